@@ -1,0 +1,22 @@
+"""Plait trains one model on a cluster of unequal devices.
+
+``import plait`` is cheap: PyTorch is imported only when a training name such as :func:`session` is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from plait.errors import PlaitError
+
+if TYPE_CHECKING:
+    from plait.train.session import Session, session
+
+__all__ = ["PlaitError", "Session", "__version__", "session"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name in {"session", "Session"}:
+        from plait.train import session as module
+
+        return getattr(module, name)
+    raise AttributeError(f"module 'plait' has no attribute {name!r}")

@@ -1,0 +1,140 @@
+"""What an agent and its controller say to each other: JSON lines over one TCP connection that the agent opens.
+
+The first line of an agent is ``Register``; everything an agent reports is kept (with a rising ``number``) until the
+controller has acknowledged it, so a controller that was away misses nothing. Orders are idempotent: an agent that
+gets a ``StartWorker`` for a worker it already has or had answers with that worker's present state.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plait.hardware.device import Node
+from plait.spec.job import FailureCause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownWorker:
+    """A worker that the agent runs or has run since it came up."""
+
+    attempt_id: str
+    worker_id: str
+    alive: bool
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """The agent's first word. ``incarnation`` changes whenever the agent process is new."""
+
+    token: str
+    node: Node
+    incarnation: str
+    workers: tuple[KnownWorker, ...] = ()
+    kind: Literal["register"] = "register"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """I am here; at most 1 s apart."""
+
+    kind: Literal["heartbeat"] = "heartbeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUp:
+    """The worker's process runs."""
+
+    number: int
+    attempt_id: str
+    worker_id: str
+    pid: int
+    kind: Literal["worker_up"] = "worker_up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDown:
+    """The worker's process ended."""
+
+    number: int
+    attempt_id: str
+    worker_id: str
+    exit_code: int | None
+    signal: int | None
+    failure: FailureCause | None
+    detail: str = ""
+    kind: Literal["worker_down"] = "worker_down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Latest progress line of a worker; only the newest matters, so it is never resent."""
+
+    attempt_id: str
+    worker_id: str
+    step: int
+    total_steps: int | None
+    samples_per_s: float
+    loss: float | None
+    generation: str
+    split: tuple[tuple[str, int], ...] = ()
+    reason: str = ""
+    elastic: bool = True
+    kind: Literal["progress"] = "progress"
+
+
+FromAgent = Register | Heartbeat | WorkerUp | WorkerDown | Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The controller takes the agent in."""
+
+    heartbeat_interval_s: float
+    kind: Literal["welcome"] = "welcome"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """Every report up to ``number`` is durable at the controller."""
+
+    number: int
+    kind: Literal["acknowledge"] = "acknowledge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorker:
+    """Start one process. ``environment`` is complete apart from what the agent adds for its device."""
+
+    attempt_id: str
+    worker_id: str
+    rank: int
+    command: tuple[str, ...]
+    working_directory: str
+    environment: tuple[tuple[str, str], ...]
+    device_ids: tuple[str, ...]
+    log_directory: str
+    kind: Literal["start_worker"] = "start_worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWorker:
+    """SIGTERM to the worker's process group, SIGKILL after ``grace_s``."""
+
+    attempt_id: str
+    worker_id: str
+    grace_s: float
+    reason: str = ""
+    kind: Literal["stop_worker"] = "stop_worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellLost:
+    """Tell this agent's workers of the attempt that ``lost`` are dead for sure, so that they regroup at once."""
+
+    attempt_id: str
+    lost: tuple[str, ...]
+    kind: Literal["tell_lost"] = "tell_lost"
+
+
+ToAgent = Welcome | Acknowledge | StartWorker | StopWorker | TellLost

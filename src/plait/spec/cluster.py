@@ -1,0 +1,52 @@
+"""What a cluster is, as frozen values: the domain side of ``cluster.yaml``."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedNode:
+    """A node that the local engine makes on this machine.
+
+    ``cpu_quota`` is in cores; ``uplink_bytes_per_s`` shapes what the node sends, ``downlink_bytes_per_s`` what it
+    receives; ``None`` leaves a rate open. ``slots`` devices of the type share the quota evenly.
+    """
+
+    name: str
+    accelerator: str
+    slots: int = 1
+    cpu_quota: float | None = None
+    uplink_bytes_per_s: float | None = None
+    downlink_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceWindow:
+    """From ``from_s`` to ``to_s`` seconds after midnight (may wrap) these prices per device and hour hold."""
+
+    name: str
+    from_s: int
+    to_s: int
+    price_per_hour: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChoice:
+    """The scheduling policy by its published name, its weights, and the length of a round."""
+
+    name: str = "fifo_backfill"
+    weights: tuple[tuple[str, float], ...] = ()
+    round_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The administrator's file: engine, policy, prices, store, and the nodes that are emulated if any."""
+
+    engine: Literal["local", "slurm", "ray", "kubernetes"] = "local"
+    nodes: tuple[EmulatedNode, ...] = ()
+    policy: PolicyChoice = field(default_factory=PolicyChoice)
+    price_windows: tuple[PriceWindow, ...] = ()
+    store: str = "sqlite:///plait-state.db"
+    listen: str = "127.0.0.1:9400"
+    sample_interval_s: float = 5.0

@@ -1,0 +1,158 @@
+"""What a job is, as frozen values: the domain side of ``job.yaml``."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+FailureCause = Literal["oom", "network", "device_fault", "user", "lost", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRange:
+    """Elastic range of a task: it runs with any number of workers from ``min`` to ``max``."""
+
+    min: int = 1
+    max: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """One kind of device that a worker may run on; ``count`` devices of it for each worker."""
+
+    accelerator: str
+    memory_bytes: int | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Kinds of device that a task may use; with ``mix`` one task may span several of them."""
+
+    any_of: tuple[DeviceRequest, ...] = ()
+    mix: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One vertex of a job's DAG. ``needs`` names the tasks that must have succeeded before it starts."""
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    workers: WorkerRange = field(default_factory=WorkerRange)
+    resources: Resources = field(default_factory=Resources)
+    run_during: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    working_directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePrecision:
+    """The type that devices of one accelerator type compute in, and the operators replaced there."""
+
+    accelerator_type: str
+    precision: Precision
+    custom_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionPlan:
+    """Each device computes in its own type; gradients meet in ``reduce``."""
+
+    global_precision: Precision = "fp32"
+    device_specific: tuple[DevicePrecision, ...] = ()
+    reduce: Precision = "fp32"
+
+    def of(self, accelerator_type: str) -> DevicePrecision:
+        """Returns the entry of this accelerator type, or the global one."""
+        for entry in self.device_specific:
+            if entry.accelerator_type == accelerator_type:
+                return entry
+        return DevicePrecision(accelerator_type=accelerator_type, precision=self.global_precision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """How gradients travel. ``compression`` other than ``none`` is accepted and planned by later parts."""
+
+    compression: Literal["none", "fp16", "onebit_adam", "powersgd", "topk"] = "none"
+    warmup_steps: int = 0
+    overlap: bool = True
+    bucket_bytes: int = 25 * 2**20
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """A global step is ``micro_batches`` (K) micro-batches of ``global_batch_size / micro_batches`` samples."""
+
+    global_batch_size: int
+    micro_batches: int | None = None
+    split: Literal["even", "by_throughput"] = "by_throughput"
+    learning_rate: Literal["none", "linear", "sqrt", "adascale"] = "none"
+    bitwise: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A durable checkpoint every ``interval_s`` seconds under ``url``; the last ``keep`` are kept."""
+
+    url: str
+    interval_s: float = 300.0
+    asynchronous: bool = True
+    keep: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRules:
+    """What happens by cause. ``heartbeat_*`` are those between workers and between agents and the controller."""
+
+    max_restarts: int = 10
+    oom: Literal["shrink_microbatch", "restart", "fail"] = "shrink_microbatch"
+    device_fault: Literal["drop_device", "restart", "fail"] = "drop_device"
+    network: Literal["wait", "restart", "fail"] = "wait"
+    heartbeat_interval_s: float = 0.2
+    heartbeat_timeout_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTier:
+    """One tier of the data cache; ``size_bytes`` may be open for the shared tier."""
+
+    tier: Literal["device", "nvme", "shared"]
+    path: str | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Where samples come from and how they are cached and prefetched."""
+
+    source: str
+    cache: tuple[CacheTier, ...] = ()
+    predictor: Literal["none", "sequential", "markov", "lstm"] = "sequential"
+    depth: int = 16
+    workers: int | Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A DAG of tasks with the rules that hold for all of them."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    project: str = "default"
+    priority: int = 0
+    precision: PrecisionPlan = field(default_factory=PrecisionPlan)
+    communication: Communication = field(default_factory=Communication)
+    batching: Batching | None = None
+    checkpoint: Checkpoint | None = None
+    failure: FailureRules = field(default_factory=FailureRules)
+    data: DataSpec | None = None
+
+    def task(self, name: str) -> Task:
+        """Returns the task of this name; raises ``KeyError`` where there is none."""
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise KeyError(name)
