@@ -8,7 +8,11 @@ DeviceState = Literal["healthy", "quarantined", "lost"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCapability:
-    """Published figures of one accelerator type; unknown is ``None``, never 0. TFLOPS are dense."""
+    """Published figures of one accelerator type; unknown is ``None``, never 0. TFLOPS are dense.
+
+    ``memory_bytes`` is the smallest size sold and ``memory_options_bytes`` all of them, ascending. ``sustained_ratio``
+    is the largest measured matrix product over the published peak.
+    """
 
     accelerator_type: str
     vendor: str
@@ -21,6 +25,8 @@ class DeviceCapability:
     fp8_tflops: float | None = None
     precisions: frozenset[str] = frozenset()
     source: str = ""
+    memory_options_bytes: tuple[int, ...] = ()
+    sustained_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,36 @@
+"""The nearest right word for a wrong one."""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """Returns the option that ``word`` was probably meant to be, or ``None`` where none is near.
+
+    Case and separators do not count; a vendor's long name finds the short one (``NVIDIA A100-SXM4-80GB``: ``A100``).
+    """
+    folded = {_fold(option): option for option in sorted(options, reverse=True)}
+    wanted = _fold(word)
+    if not wanted:
+        return None
+    if wanted in folded:
+        return folded[wanted]
+    for part in re.split(r"[^A-Za-z0-9]+", word):
+        if part.casefold() in folded:
+            return folded[part.casefold()]
+    close = difflib.get_close_matches(wanted[:100], folded, n=1, cutoff=0.6)
+    if close:
+        return folded[close[0]]
+    holding = [option for key, option in folded.items() if len(wanted) >= 3 and wanted in key]
+    return holding[0] if len(holding) == 1 else None
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """Returns ``; did you mean 'x'?`` or nothing, to be put behind a message."""
+    near = nearest(word, options)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def _fold(word: str) -> str:
+    return re.sub(r"[-_\s]", "", word).casefold()
