@@ -1,0 +1,98 @@
+"""Follows one job to its end and shows what happens to it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plait.cli.failures import FAILED, INTERRUPTED, OK
+from plait.cli.log_reader import ENDED, LogReader
+from plait.cli.narrator import Narrator
+
+if TYPE_CHECKING:
+    from plait.cli.connection import ControllerClient
+    from plait.cli.screen import Screen
+    from plait.controller.answers import JobAnswer
+
+POLL_S = 0.2
+TAIL_LINES = 20
+"""How much of a failed worker's log is shown."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """Polls the controller and shows journal lines and progress; time is an argument of each look."""
+
+    client: "ControllerClient"
+    job_id: str
+    screen: "Screen"
+    after: int = 0
+    narrator: Narrator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.narrator = Narrator(self.job_id)
+
+    def look(self, now_s: float) -> "JobAnswer":
+        """Shows everything that is new and returns the job as it was before that, so that an end is told last."""
+        job = self.client.job(self.job_id)
+        self._events()
+        progress = self.client.progress(self.job_id)
+        for line in progress:
+            for text in self.narrator.split(line["task"], line["split"], line["reason"]):
+                self.screen.line(text)
+        self.screen.progress(progress, now_s)
+        return job
+
+    def _events(self) -> None:
+        while True:
+            answer = self.client.events(self.after)
+            for record in answer["events"]:
+                for text in self.narrator.tell(record):
+                    self.screen.line(text)
+            if answer["next"] <= self.after or not answer["events"]:
+                return
+            self.after = answer["next"]
+
+
+def follow(follower: Follower, is_asked_to_stop: Callable[[], bool]) -> "JobAnswer":
+    """Follows the job to its end; asks once for its cancellation when ``is_asked_to_stop`` says so."""
+    has_cancelled = False
+    with follower.screen:
+        while True:
+            job = follower.look(time.monotonic())
+            if job["state"] in ENDED:
+                return job
+            if is_asked_to_stop() and not has_cancelled:
+                has_cancelled = True
+                follower.screen.line("cancelling; press Ctrl-C again to leave at once")
+                follower.client.cancel(follower.job_id)
+            time.sleep(POLL_S)
+
+
+def exit_code_of_job(job: "JobAnswer", *, was_interrupted: bool) -> int:
+    """Returns the code that ``plait run`` ends with: the job's own where it has one that a process can have."""
+    if job["state"] == "succeeded":
+        return OK
+    if job["state"] == "cancelled" and was_interrupted:
+        return INTERRUPTED
+    code = job["exit_code"]
+    return code if code is not None and 0 < code < 256 else FAILED
+
+
+def last_words(client: "ControllerClient", job: "JobAnswer") -> list[str]:
+    """Returns the end of the log of the first worker of each failed task, for people."""
+    shown: list[str] = []
+    for task in job["tasks"]:
+        if task["state"] != "failed" or not task["placement"]:
+            continue
+        worker = min(task["placement"], key=lambda one: (not _has_failed(one["state"]), one["rank"]))
+        reader = LogReader(client, job["job_id"], frozenset({task["task"]}), worker["worker_id"])
+        lines = reader.read(job)[-TAIL_LINES:]
+        if lines:
+            shown.append(f"the end of the log of {task['task']}/{worker['worker_id']}:")
+            shown.extend(f"  {line.text}" for line in lines)
+    return shown
+
+
+def _has_failed(state: str) -> bool:
+    return state in {"lost", "failed", "exited"}

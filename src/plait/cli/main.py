@@ -1,0 +1,124 @@
+"""The ``plait`` command: the table of verbs, and how their errors become one sentence and an exit code."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import typer
+
+from plait.cli.agent import agent
+from plait.cli.cancel import cancel
+from plait.cli.drain import drain
+from plait.cli.explain import explain
+from plait.cli.failures import FAILED, INTERRUPTED, OK, USAGE, exit_code_of
+from plait.cli.logs import logs
+from plait.cli.nodes import nodes
+from plait.cli.output import print_json, warn
+from plait.cli.plan import plan
+from plait.cli.resize import resize
+from plait.cli.resume import resume
+from plait.cli.run import run
+from plait.cli.schema import schema
+from plait.cli.serve import serve
+from plait.cli.status import status
+from plait.cli.submit import submit
+from plait.cli.validate import validate
+from plait.errors import PlaitError, SpecError
+
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for a wrong command line; it lives in a private module in some versions, in click in others."""
+
+Verb = Callable[..., int]
+VERBS: tuple[tuple[str, Verb, str], ...] = (
+    ("Jobs", run, "plait run job.yaml --cluster cluster.yaml"),
+    ("Jobs", submit, "plait submit job.yaml"),
+    ("Jobs", status, "plait status"),
+    ("Jobs", logs, "plait logs resnet50-1 --rank 0 --follow"),
+    ("Jobs", explain, "plait explain resnet50-1"),
+    ("Jobs", resize, "plait resize resnet50-1 --workers 4:8"),
+    ("Jobs", cancel, "plait cancel resnet50-1"),
+    ("Before you submit", validate, "plait validate job.yaml cluster.yaml"),
+    ("Before you submit", plan, "plait plan job.yaml --cluster cluster.yaml"),
+    ("Before you submit", schema, "plait schema job > job.schema.json"),
+    ("Cluster", nodes, "plait nodes"),
+    ("Cluster", drain, "plait drain a100-box"),
+    ("Cluster", resume, "plait resume a100-box"),
+    ("Cluster", serve, "plait serve --cluster cluster.yaml"),
+    ("Cluster", agent, "plait agent --controller 127.0.0.1:9401 --name a100-box --accelerator A100"),
+)
+"""Every verb with its panel in ``plait --help`` and an example."""
+
+
+def application() -> typer.Typer:
+    """Returns the typer application with all verbs."""
+    app = typer.Typer(
+        name="plait",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(epilog="Example: plait run job.yaml --cluster cluster.yaml")(plait)
+    for panel, verb, example in VERBS:
+        app.command(epilog=f"Example: {example}", rich_help_panel=panel)(verb)
+    return app
+
+
+def plait(
+    *,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    """Train one model on a cluster of unequal devices, at the sum of their speeds, and let nothing stop it."""
+    if version:
+        from plait import __version__
+
+        sys.stdout.write(f"plait {__version__}\n")
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs ``plait`` with these arguments (those of the process unless given) and exits with the verb's code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(execute(given))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Runs one verb and returns its exit code; errors are told in the form that the verb was asked to speak."""
+    as_json = "--json" in arguments
+    try:
+        return int(application()(args=list(arguments), prog_name="plait", standalone_mode=False) or OK)
+    except PlaitError as error:
+        return _tell(error, exit_code_of(error), as_json)
+    except _USAGE_ERROR as error:
+        return _tell(error, USAGE, as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        sys.stdout = None  # type: ignore[assignment]
+        return OK
+    except OSError as error:
+        return _tell(error, FAILED, as_json)
+
+
+def _tell(error: Exception, exit_code: int, as_json: bool) -> int:
+    message = _sentence(error)
+    if as_json:
+        document: dict[str, object] = {"error": message, "kind": type(error).__name__, "exit_code": exit_code}
+        if isinstance(error, SpecError):
+            document["problems"] = list(error.problems)
+        print_json(document)
+    else:
+        warn(message if isinstance(error, SpecError) else f"plait: {message}")
+    return exit_code
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{(error.strerror or str(error)).lower()}"
+    shape = getattr(error, "format_message", None)
+    text = " ".join(str(shape() if shape else error).split("\n")) if shape else str(error)
+    return text.replace("(Possible options: ", "(did you mean ").rstrip() if shape else text
+
+
+if __name__ == "__main__":
+    main()

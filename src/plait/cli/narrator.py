@@ -1,0 +1,124 @@
+"""Turns the controller's journal into lines for people: what happens to one job, told once."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Document = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Narrator:
+    """Tells what concerns one job; remembers where each worker is, so that losses name their device.
+
+    Feed it journal records in order; each record is ``{"event": ..., "commands": [...]}``.
+    """
+
+    job_id: str
+    _places: dict[tuple[str, str], str] = field(default_factory=dict)
+    _nodes: set[str] = field(default_factory=set)
+    _splits: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, record: Document) -> Iterator[str]:
+        """Yields the lines of one record; most records have none."""
+        yield from self._event(record["event"])
+        for command in record.get("commands", ()):
+            if command.get("attempt_id", "").startswith(f"{self.job_id}/"):
+                yield from self._command(command)
+
+    def _event(self, event: Document) -> Iterator[str]:
+        kind = event["kind"]
+        attempt_id = event.get("attempt_id")
+        if attempt_id is not None:
+            if not attempt_id.startswith(f"{self.job_id}/"):
+                return
+            if kind == "worker_exited":
+                yield from self._exit(event)
+            elif kind == "step_reported":
+                yield from self.split(_task(attempt_id), dict(event["split"]), event["reason"])
+        elif "job_id" in event:
+            if event["job_id"] == self.job_id:
+                yield from self._request(kind, event)
+        elif "node" in event:
+            yield from self._node(kind, event)
+        elif "device" in event:
+            what = f"is lost: {event['reason']}" if kind == "device_lost" else "is back"
+            yield f"device {event['device']} {what}"
+
+    def _node(self, kind: str, event: Document) -> Iterator[str]:
+        if kind == "node_joined":
+            node = event["node"]["id"]
+            yield f"node {node} is back" if node in self._nodes else f"node {node} joined"
+            self._nodes.add(node)
+        elif kind == "node_lost":
+            yield f"node {event['node']} is lost: {event['reason']}"
+        else:
+            yield f"node {event['node']} {'is drained' if kind == 'node_drained' else 'takes work again'}"
+
+    def _request(self, kind: str, event: Document) -> Iterator[str]:
+        if kind == "job_submitted":
+            yield f"job {self.job_id} is accepted"
+        elif kind == "job_cancelled":
+            yield "cancellation is asked for"
+        else:
+            workers = event["workers"]
+            yield f"{event['task']}: {workers['min']} to {workers['max']} workers are asked for"
+
+    def _exit(self, event: Document) -> Iterator[str]:
+        who = self._who(event["attempt_id"], event["worker_id"])
+        task = _task(event["attempt_id"])
+        if event.get("failure") is None:
+            return
+        how = f"signal {event['signal']}" if event.get("signal") else f"exit code {event['exit_code']}"
+        detail = f": {event['detail']}" if event.get("detail") else ""
+        yield f"{task}: {who} ended ({event['failure'].replace('_', ' ')}, {how}){detail}"
+
+    def split(self, task: str, split: Mapping[str, int], reason: str) -> Iterator[str]:
+        """Yields a line where the split of a task is another than the last one told."""
+        shown = split_text(split)
+        if shown and self._splits.get(task) != shown:
+            self._splits[task] = shown
+            yield f"{task}: split {shown}" + (f" ({reason})" if reason else "")
+
+    def _command(self, command: Document) -> Iterator[str]:
+        kind, attempt_id = command["kind"], command["attempt_id"]
+        task = _task(attempt_id)
+        if kind == "start_task":
+            placement = command["placement"]
+            for worker in placement["workers"]:
+                self._settle(attempt_id, worker)
+            places = ", ".join(self._who(attempt_id, worker["worker_id"]) for worker in placement["workers"])
+            yield f"{task}: starts with {len(placement['workers'])} workers: {places}"
+            for reason in placement.get("reasons", ()):
+                yield f"{task}: {reason}"
+        elif kind == "resize_task":
+            reason = f": {command['reason']}" if command.get("reason") else ""
+            for worker in command.get("add", ()):
+                self._settle(attempt_id, worker)
+                yield f"{task}: {self._who(attempt_id, worker['worker_id'])} joins{reason}"
+            for worker_id in command.get("remove", ()):
+                yield f"{task}: {self._who(attempt_id, worker_id)} leaves{reason}"
+        elif kind == "stop_task":
+            yield f"{task}: is stopped: {command['reason']}"
+
+    def _settle(self, attempt_id: str, worker: Document) -> None:
+        place = f"{'+'.join(worker['device_ids']) or worker['node']}"
+        self._places[attempt_id, worker["worker_id"]] = f"{place} ({worker['accelerator_type']})"
+
+    def _who(self, attempt_id: str, worker_id: str) -> str:
+        place = self._places.get((attempt_id, worker_id))
+        return f"{worker_id} on {place}" if place else worker_id
+
+
+def split_text(split: Mapping[str, int]) -> str:
+    """Returns ``w0:8 w1:4 w2:0`` for a split of micro-batches over members."""
+    return " ".join(f"{member}:{count}" for member, count in sorted(split.items(), key=_member_number))
+
+
+def _member_number(entry: tuple[str, int]) -> tuple[int, str]:
+    digits = entry[0].lstrip("w")
+    return (int(digits) if digits.isdigit() else 1 << 30, entry[0])
+
+
+def _task(attempt_id: str) -> str:
+    return attempt_id.rsplit("/", 2)[1]

@@ -1,0 +1,28 @@
+"""``plait schema``: the JSON Schema of job and cluster files, for editors."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from plait.cli.failures import OK
+from plait.cli.options import JsonOption
+from plait.cli.output import print_json
+
+
+class SpecKind(StrEnum):
+    """Which file the schema is of."""
+
+    JOB = "job"
+    CLUSTER = "cluster"
+
+
+def schema(
+    kind: Annotated[SpecKind, typer.Argument(help="Which file the schema is of.")] = SpecKind.JOB,
+    as_json: JsonOption = False,  # noqa: ARG001 - a schema is JSON in any case
+) -> int:
+    """Print the JSON Schema of job.yaml or cluster.yaml, for completion in editors."""
+    from plait.spec.schema import cluster_schema, job_schema
+
+    print_json(cluster_schema() if kind is SpecKind.CLUSTER else job_schema())
+    return OK
