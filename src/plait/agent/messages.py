@@ -68,7 +68,10 @@ class WorkerDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Latest progress line of a worker; only the newest matters, so it is never resent."""
+    """Latest progress line of a worker; only the newest matters, so it is never resent.
+
+    ``device_samples_per_s`` adds the measured speeds of the group's devices: the rate they would have if none waited.
+    """
 
     attempt_id: str
     worker_id: str
@@ -80,6 +83,7 @@ class Progress:
     split: tuple[tuple[str, int], ...] = ()
     reason: str = ""
     elastic: bool = True
+    device_samples_per_s: float | None = None
     kind: Literal["progress"] = "progress"
 
 
