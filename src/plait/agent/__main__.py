@@ -1,0 +1,5 @@
+import sys
+
+from plait.agent.main import main
+
+sys.exit(main())

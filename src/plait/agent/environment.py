@@ -1,0 +1,82 @@
+"""What the agent adds to a worker's environment for its node."""
+
+import fcntl
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from plait.agent.messages import StartWorker
+from plait.hardware.device import Node
+
+MARK = "PLAIT_WORKER_MARK"
+"""Carried by every process of a worker, also by those that changed their session: it says whom they belong to."""
+
+VISIBLE_DEVICES_LABEL = "visible_devices"
+"""Label of a node whose value names the variable that limits which devices a process sees."""
+
+DEFAULT_FROZEN_LIMIT_S = 5.0
+_SIOCGIFADDR = 0x8915
+
+
+def interface_of(address: str) -> str | None:
+    """Returns the network interface that holds an IPv4 address, or None."""
+    if address.startswith("127."):
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # an interface without an address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def visible_devices(node: Node, order: StartWorker) -> str:
+    """Returns the value of the variable that limits the devices a worker sees.
+
+    An unchanged script picks device number ``LOCAL_RANK``. So a worker with one device sees the whole node, its own
+    device at just that place; a worker with several sees only its own.
+    """
+    own = [device.index for device in node.devices if device.id in order.device_ids]
+    if len(own) != 1:
+        return ",".join(str(index) for index in own)
+    others = [device.index for device in node.devices if device.index not in own]
+    place = min(int(dict(order.environment).get("LOCAL_RANK", "0")), len(others))
+    return ",".join(str(index) for index in (*others[:place], *own, *others[place:]))
+
+
+def worker_environment(
+    node: Node,
+    order: StartWorker,
+    *,
+    inherited: Mapping[str, str],
+    socket_path: Path,
+    interface: str | None,
+    mark: str,
+) -> dict[str, str]:
+    """Returns the complete environment of a worker: the agent's own, then the order's, then that of the node."""
+    environment = {**inherited, **dict(order.environment)}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    environment["PLAIT_AGENT"] = str(socket_path)
+    environment[MARK] = mark
+    if interface is not None:
+        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+    variable = dict(node.labels).get(VISIBLE_DEVICES_LABEL)
+    if variable and order.device_ids:
+        environment.setdefault(variable, visible_devices(node, order))
+    return environment
+
+
+def frozen_limit_s(order: StartWorker, configured_s: float | None) -> float:
+    """Returns for how long a worker may be frozen: as configured, else the job's heartbeat time-out, else 5 s."""
+    if configured_s is not None:
+        return configured_s
+    try:
+        job = json.loads(dict(order.environment).get("PLAIT_JOB", "{}"))
+        return float(job["failure"]["heartbeat_timeout_s"])
+    except (ValueError, KeyError, TypeError):
+        return DEFAULT_FROZEN_LIMIT_S
