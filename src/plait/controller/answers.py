@@ -11,7 +11,11 @@ class RangeAnswer(TypedDict):
 
 
 class ProgressAnswer(TypedDict):
-    """The newest progress line of an attempt; ``device_speeds_sum`` adds the predicted speeds of its devices."""
+    """The newest progress line of an attempt.
+
+    ``device_speeds_sum`` adds the predicted speeds of its devices, ``device_samples_per_s`` their measured ones (None
+    where no session reported them).
+    """
 
     attempt_id: str
     task: str
@@ -24,6 +28,7 @@ class ProgressAnswer(TypedDict):
     reason: str
     elastic: bool
     device_speeds_sum: float
+    device_samples_per_s: float | None
     at_s: float
 
 
@@ -98,12 +103,13 @@ class NodeAnswer(TypedDict):
 
 
 class ControllerAnswer(TypedDict):
-    """The controller itself."""
+    """The controller itself; ``limitations`` says what of the cluster file the engine cannot do here."""
 
     pid: int
     started_at_s: float
     policy: str
     engine: str
+    limitations: list[str]
 
 
 class StatusAnswer(TypedDict):

@@ -58,6 +58,8 @@ class Ledger:
     submissions: dict[str, Submission] = field(default_factory=dict)
     agents: dict[str, AgentRecord] = field(default_factory=dict)
     orders: dict[str, dict[str, Order]] = field(default_factory=dict)
+    gangs: dict[str, tuple[WorkerPlacement, ...]] = field(default_factory=dict)
+    """The workers that each attempt with standing orders was started with."""
     starts: dict[str, int] = field(default_factory=dict)
     """How often each ``JOB/TASK`` was started."""
 
@@ -138,6 +140,7 @@ class Ledger:
         match command:
             case StartTask(attempt_id=attempt_id, task=task, placement=placement):
                 self.starts[str(task)] = self.starts.get(str(task), 0) + 1
+                self.gangs[attempt_id] = placement.workers
                 for worker in placement.workers:
                     self._put(Order(attempt_id=attempt_id, task=task, worker=worker))
             case ResizeTask(attempt_id=attempt_id, add=add, remove=remove, reason=reason):
@@ -164,6 +167,7 @@ class Ledger:
         workers.pop(worker_id, None)
         if not workers:
             self.orders.pop(attempt_id, None)
+            self.gangs.pop(attempt_id, None)
 
 
 def _task_of(attempt_id: str) -> TaskKey:

@@ -1,0 +1,173 @@
+"""The one place where the controller's state changes: event, durable, applied, and only then acted upon."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from plait.controller.journal import Note, Record
+from plait.controller.ledger import Ledger
+from plait.controller.store import Recovered, Snapshot, Store, StoreUnusable
+from plait.schedule import machine
+from plait.schedule.events import Event, StepReported, Tick
+from plait.wire import Codec
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY: Final = 500
+"""Records between two snapshots."""
+_STATE: Codec[machine.State] = Codec(machine.State)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a proposer sees: everything written so far, the id and the time (Unix seconds) of the event to make."""
+
+    state: machine.State
+    ledger: Ledger
+    id: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """An event to write, and where it came from."""
+
+    event: Event
+    note: Note | None = None
+
+
+Proposer = Callable[[View], Proposal | None]
+"""Makes the event once its turn has come; None where it turns out that nothing is to be written."""
+
+
+class Writer:
+    """Writes events one after another, several to a transaction where they queue up.
+
+    ``state`` and ``ledger`` hold what is durable. Whoever listens hears of a record only once it is.
+    """
+
+    def __init__(self, store: Store, recovered: Recovered, initial: machine.State, clock: Callable[[], float]) -> None:
+        self.state, self.ledger, self.last_id, self._last_at_s = _replay(recovered, initial)
+        self._store = store
+        self._clock = clock
+        self._next_state = self.state
+        self._next_ledger = Ledger.load(self.ledger.dump())
+        self._next_id = self.last_id + 1
+        self._since_snapshot = len(recovered.records)
+        self._queue: asyncio.Queue[tuple[Proposer, asyncio.Future[Record | None]]] = asyncio.Queue()
+        self._listeners: list[Callable[[Record], None]] = []
+        # SQLite waits for the disk; heartbeats must not.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plait-store")
+
+    def listen(self, listener: Callable[[Record], None]) -> None:
+        """Calls ``listener`` with every record from now on, in order, once it is durable."""
+        self._listeners.append(listener)
+
+    def put(self, propose: Proposer) -> "asyncio.Future[Record | None]":
+        """Queues a proposal; the future holds the durable record, or None where nothing was to be written."""
+        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((propose, future))
+        return future
+
+    def now_s(self) -> float:
+        """Returns the time that an event made now would carry; a clock set back does not take it back."""
+        return max(self._last_at_s, self._clock())
+
+    async def run(self) -> None:
+        """Writes until cancelled; raises StoreUnusable when the store fails, for nothing is safe then."""
+        while True:
+            batch = [await self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            await self._write(batch)
+
+    async def read(self, after: int, limit: int) -> tuple[Record, ...]:
+        """Returns up to ``limit`` records after this id."""
+        loop = asyncio.get_running_loop()
+        return tuple(await loop.run_in_executor(self._thread, self._store.read, after, limit))
+
+    async def close(self) -> None:
+        """Writes a last snapshot and closes the store; ``run`` must have been cancelled before."""
+        loop = asyncio.get_running_loop()
+        if self.last_id:
+            await loop.run_in_executor(self._thread, self._store.save, self._snapshot())
+        await loop.run_in_executor(self._thread, self._store.close)
+        self._thread.shutdown()
+
+    async def _write(self, batch: list[tuple[Proposer, "asyncio.Future[Record | None]"]]) -> None:
+        outcomes: list[tuple[asyncio.Future[Record | None], Record | None]] = []
+        for propose, future in batch:
+            try:
+                outcomes.append((future, self._take(propose)))
+            except Exception as error:  # noqa: BLE001 -- whoever proposed it hears of it; the next one has its turn
+                log.debug("a proposal was refused: %s", error)
+                _settle(future, error)
+        records = [record for _, record in outcomes if record is not None]
+        if records:
+            await self._append(records)
+        for future, record in outcomes:
+            _settle(future, record)
+        if self._since_snapshot >= SNAPSHOT_EVERY:
+            self._since_snapshot = 0
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._store.save, self._snapshot())
+
+    async def _append(self, records: list[Record]) -> None:
+        is_weighty = any(not isinstance(record.event, StepReported) or record.commands for record in records)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, lambda: self._store.append(records, durable=is_weighty))
+        self.state = self._next_state
+        self.last_id = records[-1].event.id
+        self._since_snapshot += len(records)
+        for record in records:
+            self.ledger.apply(record)
+        for record in records:
+            for listener in self._listeners:
+                listener(record)
+
+    def _take(self, propose: Proposer) -> Record | None:
+        at_s = self.now_s()
+        proposal = propose(View(state=self._next_state, ledger=self._next_ledger, id=self._next_id, at_s=at_s))
+        if proposal is None:
+            return None
+        state, commands = machine.apply(self._next_state, proposal.event)
+        if isinstance(proposal.event, Tick) and not commands and machine.is_same_but_for_time(state, self._next_state):
+            return None
+        record = Record(event=proposal.event, commands=tuple(commands), note=proposal.note)
+        self._next_state = state
+        self._next_id += 1
+        self._last_at_s = at_s
+        self._next_ledger.apply(record)
+        return record
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(id=self.last_id, state=_STATE.encode(self.state), ledger=self.ledger.dump())
+
+
+def _replay(recovered: Recovered, initial: machine.State) -> tuple[machine.State, Ledger, int, float]:
+    state, ledger, last_id, at_s = initial, Ledger(), 0, 0.0
+    if recovered.snapshot is not None:
+        state = _STATE.decode(recovered.snapshot.state)
+        ledger = Ledger.load(recovered.snapshot.ledger)
+        last_id = recovered.snapshot.id
+    for record in recovered.records:
+        state, commands = machine.apply(state, record.event)
+        if tuple(commands) != record.commands:
+            raise StoreUnusable(
+                f"record {record.event.id} ({record.event.kind}) was decided otherwise when it was written; "
+                "the database is of another version of Plait or damaged"
+            )
+        ledger.apply(record)
+        last_id, at_s = record.event.id, record.event.at_s
+    return state, ledger, last_id, at_s
+
+
+def _settle(future: "asyncio.Future[Record | None]", outcome: Record | Exception | None) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
