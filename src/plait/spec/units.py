@@ -5,9 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from plait.errors import PlaitError
 from plait.words import nearest
 
-_NUMBER = r"\d{1,15}(?:\.\d{1,9})?"
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?"
+
+
+class QuantityError(PlaitError, ValueError):
+    """A quantity is not written as it should be; the message says how to write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +39,29 @@ class Quantity:
         """Returns the value in the base unit.
 
         Raises:
-            ValueError: the value is a number without unit, has an unknown unit, or is not a quantity at all.
+            QuantityError: the value is a number without unit, has an unknown unit, or is not a quantity at all.
         """
         if isinstance(value, int | float) and not isinstance(value, bool):
-            raise ValueError(f"a {self.what} needs a unit, such as {value}{self.base_unit}; got {value}")
+            raise QuantityError(f"a {self.what} needs a unit, such as {value}{self.base_unit}; got {value}")
         if not isinstance(value, str):
-            raise ValueError(self._refusal(value))  # noqa: TRY004 - pydantic turns ValueError into a problem
+            raise QuantityError(self._refusal(value))
         match = re.fullmatch(rf"({_NUMBER})(\s*)(\S*)", value)
         if match is None:
-            raise ValueError(self._refusal(value))
+            raise QuantityError(self._refusal(value))
         number, gap, unit = match.groups()
         if not unit:
-            raise ValueError(f"a {self.what} needs a unit, such as {number}{self.base_unit}; got {value!r}")
+            raise QuantityError(f"a {self.what} needs a unit, such as {number}{self.base_unit}; got {value!r}")
         if unit not in self.factors:
-            raise ValueError(self._unknown_unit(value, number, unit))
+            raise QuantityError(self._unknown_unit(value, number, unit))
         if gap:
-            raise ValueError(f"no blank between number and unit; got {value!r}; did you mean '{number}{unit}'?")
+            raise QuantityError(f"no blank between number and unit; got {value!r}; did you mean '{number}{unit}'?")
         return self._in_range(Decimal(number) * self.factors[unit], value)
 
     def _in_range(self, amount: Decimal, value: str) -> Decimal:
         if amount <= 0:
-            raise ValueError(f"a {self.what} must be more than 0; got {value!r}")
+            raise QuantityError(f"a {self.what} must be more than 0; got {value!r}")
         if amount > self.largest:
-            raise ValueError(f"this {self.what} is too large; got {value!r}")
+            raise QuantityError(f"this {self.what} is too large; got {value!r}")
         return amount
 
     def _unknown_unit(self, value: str, number: str, unit: str) -> str:
@@ -130,7 +135,7 @@ RATE = Quantity(
     largest=Decimal(2**63 - 1),
 )
 
-TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$"
+TIME_OF_DAY_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]$|^24:00$"
 
 
 def parse_duration(value: object) -> float:
@@ -142,7 +147,7 @@ def parse_size(value: object) -> int:
     """Returns bytes from text such as ``40GiB`` (2**30) or ``40GB`` (10**9), rounded to whole bytes."""
     amount = int(SIZE.parse(value).to_integral_value())
     if amount == 0:
-        raise ValueError(f"a size must be at least 1B; got {value!r}")
+        raise QuantityError(f"a size must be at least 1B; got {value!r}")
     return amount
 
 
@@ -158,20 +163,20 @@ def parse_time_of_day(value: object) -> int:
             hours, minutes = value.split(":")
             return int(hours) * 3600 + int(minutes) * 60
         if (short := re.fullmatch(r"(\d):([0-5]\d)(?::00)?", value)) is not None:
-            raise ValueError(
+            raise QuantityError(
                 f'a time of day has two digits each; got {value!r}; did you mean "0{short[1]}:{short[2]}"?'
             )
-        if re.fullmatch(r"\d{1,2}:\d{1,2}", value):
-            raise ValueError(f"times of day go from 00:00 to 24:00; got {value!r}")
-    raise ValueError(f'expected a quoted time of day such as "08:00"; got {shown(value)}')
+        if re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", value):
+            raise QuantityError(f"times of day go from 00:00 to 24:00; got {value!r}")
+    raise QuantityError(f'expected a quoted time of day such as "08:00"; got {shown(value)}')
 
 
 def parse_cores(value: object) -> float:
     """Returns a number of CPU cores, such as 0.5."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"expected a number of cores such as 0.5; got {shown(value)}")  # noqa: TRY004 - see above
+        raise QuantityError(f"expected a number of cores such as 0.5; got {shown(value)}")
     if not 0 < value <= 100_000:
-        raise ValueError(f"expected between 0 and 100000 cores; got {value}")
+        raise QuantityError(f"expected between 0 and 100000 cores; got {value}")
     return float(value)
 
 

@@ -1,0 +1,137 @@
+"""From the files as written to the values that the rest of Plait works with."""
+
+from plait.spec import cluster as c
+from plait.spec import document as d
+from plait.spec import job as j
+
+
+def to_job(document: d.JobDocument) -> j.Job:
+    """Returns the job that a faultless file describes."""
+    return j.Job(
+        name=document.name,
+        tasks=tuple(_task(task) for task in document.tasks),
+        project=document.project,
+        priority=document.priority,
+        precision=_precision(document.precision),
+        communication=_communication(document.communication),
+        batching=_batching(document.batching) if document.batching is not None else None,
+        checkpoint=_checkpoint(document.checkpoint) if document.checkpoint is not None else None,
+        failure=_failure(document.failure),
+        data=_data(document.data) if document.data is not None else None,
+    )
+
+
+def to_cluster(document: d.ClusterDocument) -> c.Cluster:
+    """Returns the cluster that a faultless file describes."""
+    policy = document.policy
+    return c.Cluster(
+        engine=document.engine,
+        nodes=tuple(_node(node) for node in document.nodes),
+        policy=c.PolicyChoice(name=policy.name, weights=tuple(policy.weights.items()), round_s=policy.round),
+        price_windows=tuple(
+            c.PriceWindow(
+                name=window.name,
+                from_s=window.from_,
+                to_s=window.to,
+                price_per_hour=tuple(window.price_per_hour.items()),
+            )
+            for window in document.price_windows
+        ),
+        store=document.store,
+        listen=document.monitor.listen,
+        sample_interval_s=document.monitor.sample_interval,
+    )
+
+
+def _task(task: d.Task) -> j.Task:
+    highest = task.workers.max if task.workers.max is not None else task.workers.min
+    return j.Task(
+        name=task.name,
+        command=tuple(task.command),
+        needs=tuple(task.needs),
+        workers=j.WorkerRange(min=task.workers.min, max=highest),
+        resources=j.Resources(
+            any_of=tuple(
+                j.DeviceRequest(accelerator=request.accelerator, memory_bytes=request.memory, count=request.count)
+                for request in task.resources.any_of or ()
+            ),
+            mix=task.resources.mix,
+        ),
+        run_during=task.run_during,
+        environment=tuple(task.env.items()),
+        working_directory=task.working_directory,
+    )
+
+
+def _precision(plan: d.PrecisionPlan) -> j.PrecisionPlan:
+    return j.PrecisionPlan(
+        global_precision=plan.global_,
+        device_specific=tuple(
+            j.DevicePrecision(
+                accelerator_type=entry.type, precision=entry.precision, custom_ops=tuple(entry.custom_ops)
+            )
+            for entry in plan.device_specific
+        ),
+        reduce=plan.reduce,
+    )
+
+
+def _communication(rules: d.Communication) -> j.Communication:
+    return j.Communication(
+        compression=rules.compression.algorithm,
+        warmup_steps=rules.compression.warmup_steps,
+        overlap=rules.overlap,
+        bucket_bytes=rules.bucket_size,
+        timeout_s=rules.timeout,
+    )
+
+
+def _batching(batching: d.Batching) -> j.Batching:
+    return j.Batching(
+        global_batch_size=batching.global_batch_size,
+        micro_batches=batching.micro_batches,
+        split=batching.split,
+        learning_rate=batching.learning_rate,
+        bitwise=batching.bitwise,
+    )
+
+
+def _checkpoint(checkpoint: d.Checkpoint) -> j.Checkpoint:
+    return j.Checkpoint(
+        url=checkpoint.url,
+        interval_s=checkpoint.interval,
+        asynchronous=checkpoint.async_,
+        keep=checkpoint.keep,
+    )
+
+
+def _failure(rules: d.Failure) -> j.FailureRules:
+    return j.FailureRules(
+        max_restarts=rules.max_restarts,
+        oom=rules.oom,
+        device_fault=rules.device_fault,
+        network=rules.network,
+        heartbeat_interval_s=rules.heartbeat.interval,
+        heartbeat_timeout_s=rules.heartbeat.timeout,
+    )
+
+
+def _data(data: d.Data) -> j.DataSpec:
+    return j.DataSpec(
+        source=data.source,
+        cache=tuple(j.CacheTier(tier=tier.tier, path=tier.path, size_bytes=tier.size) for tier in data.cache),
+        predictor=data.prefetch.predictor,
+        depth=data.prefetch.depth,
+        workers=data.workers,
+    )
+
+
+def _node(node: d.EmulatedNode) -> c.EmulatedNode:
+    return c.EmulatedNode(
+        name=node.name,
+        accelerator=node.accelerator,
+        slots=node.slots,
+        cpu_quota=node.cpu_quota,
+        uplink_bytes_per_s=node.link.up,
+        downlink_bytes_per_s=node.link.down,
+    )
