@@ -31,7 +31,10 @@ RESERVED_ENVIRONMENT = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"),
 )
-"""Variables that Plait sets for every worker, besides all that start with ``PLAIT_``."""
+"""Variables that Plait sets for every worker, besides those that start with ``PLAIT_``."""
+
+USERS_PLAIT_VARIABLES = ("PLAIT_FAULTS",)
+"""Variables of Plait's that are the user's to set: faults to be tried, with their coordinates."""
 
 
 def check_text(value: object) -> str:
@@ -94,7 +97,7 @@ def check_environment_name(value: object) -> str:
     text = check_text(value)
     if not re.fullmatch(ENVIRONMENT_PATTERN, text):
         raise ValueError(f"a variable's name has letters, digits and '_', no digit first; got {shown(text)}")
-    if text in RESERVED_ENVIRONMENT or text.startswith("PLAIT_"):
+    if text in RESERVED_ENVIRONMENT or (text.startswith("PLAIT_") and text not in USERS_PLAIT_VARIABLES):
         raise ValueError(f"Plait sets the variable {text} itself; remove it")
     return text
 
