@@ -5,6 +5,7 @@ import contextlib
 import logging
 import random
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,11 +63,18 @@ class ControllerLink:
         self._writer: asyncio.StreamWriter | None = None
         self._failures = 0
         self._changed = asyncio.Event()
+        self._answered_at = time.monotonic()
+        self._lease_s: float | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether the controller has taken this agent in and the connection stands."""
         return self._writer is not None
+
+    @property
+    def lease_ran_out(self) -> bool:
+        """Whether the controller has been silent for longer than it granted."""
+        return self._lease_s is not None and time.monotonic() - self._answered_at > self._lease_s
 
     def report(self, report: Report) -> None:
         """Keeps a report until it is acknowledged and sends it where that is possible now."""
@@ -126,12 +134,14 @@ class ControllerLink:
     async def _stay(self, reader: asyncio.StreamReader, welcome: Welcome, obey: Callable[[ToAgent], None]) -> None:
         logger.info("connected to the controller")
         self._failures = 0
+        self._lease_s, self._answered_at = welcome.lease_s, time.monotonic()
         for report in self._outbox.pending():
             self._send(report)
         beating = asyncio.create_task(self._beat(min(welcome.heartbeat_interval_s, LONGEST_HEARTBEAT_INTERVAL_S)))
         try:
             while line := await reader.readline():
                 order = _TO_AGENT.decode(line)
+                self._answered_at = time.monotonic()
                 if isinstance(order, Acknowledge):
                     self._outbox.acknowledge(order.number)
                     self._changed.set()

@@ -21,7 +21,7 @@ from plait.wire import Codec
 
 SHUTDOWN_GRACE_S = 1.0
 _FLUSH_S = 0.5
-_LINGER_LOOK_S = 0.2
+_LOOK_S = 0.2
 _NODE: Codec[Node] = Codec(Node)
 
 logger = logging.getLogger(__name__)
@@ -47,13 +47,15 @@ def present_address(setting: AgentSetting) -> str:
         return setting.controller
 
 
-async def _linger(supervisor: Supervisor, link: ControllerLink, linger_s: float) -> None:
-    """Returns once there have been neither workers nor a controller for ``linger_s`` seconds."""
+async def _until_useless(supervisor: Supervisor, link: ControllerLink, linger_s: float) -> None:
+    """Keeps the lease; returns once there have been neither workers nor a controller for ``linger_s`` seconds."""
     useful_at = time.monotonic()
     while time.monotonic() - useful_at < linger_s:
+        if link.lease_ran_out:
+            supervisor.lease_ran_out()
         if supervisor.num_workers or link.is_connected:
             useful_at = time.monotonic()
-        await asyncio.sleep(_LINGER_LOOK_S)
+        await asyncio.sleep(_LOOK_S)
     logger.info("no workers and no controller for %g s", linger_s)
 
 
@@ -86,7 +88,7 @@ async def _live(setting: AgentSetting) -> int:
         for work in (
             link.run(supervisor.registration, supervisor.obey),
             supervisor.watch(),
-            _linger(supervisor, link, setting.linger_s),
+            _until_useless(supervisor, link, setting.linger_s),
             _wait(stopped),
         )
     ]

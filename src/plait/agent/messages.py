@@ -92,9 +92,14 @@ FromAgent = Register | Heartbeat | WorkerUp | WorkerDown | Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The controller takes the agent in."""
+    """The controller takes the agent in and answers each heartbeat with ``Acknowledge``.
+
+    After ``lease_s`` seconds without an answer the agent ends the workers that no surviving peer can fence off, for
+    the controller may start them elsewhere; None where the controller can see by itself which agents are dead.
+    """
 
     heartbeat_interval_s: float
+    lease_s: float | None = None
     kind: Literal["welcome"] = "welcome"
 
 

@@ -109,4 +109,5 @@ def _progress(key: WorkerKey, line: ProgressLine) -> Progress:
         split=line.split,
         reason=line.reason,
         elastic=line.elastic,
+        device_samples_per_s=line.device_samples_per_s,
     )

@@ -146,7 +146,18 @@ class Supervisor:
     def worker_progressed(self, key: WorkerKey, line: ProgressLine) -> None:
         """Takes the latest progress of a worker."""
         if key in self._workers:
+            self._workers[key].members = frozenset(member for member, _ in line.split)
             self._reports.progress(key, line)
+
+    def lease_ran_out(self) -> None:
+        """Kills the workers that may by now be started elsewhere; a member of a group that lives on is expelled there.
+
+        Other nodes fence a worker off only where it is elastic and its group has members that do not run here.
+        """
+        for worker in tuple(self._workers.values()):
+            here = {name for attempt, name in self._workers if attempt == worker.key[0]}
+            if worker.send_line is None or worker.members <= here:
+                worker.stop(0.0, "the controller was silent for longer than the lease")
 
     def _on_exit(self, worker: Worker) -> None:
         task = asyncio.get_running_loop().create_task(self._end(worker))

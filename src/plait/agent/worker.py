@@ -30,6 +30,8 @@ class Worker:
         self.log = WorkerLog(Path(order.log_directory) / f"{order.worker_id}.log")
         self.send_line: Callable[[bytes], None] | None = None
         """Writes to the worker's channel; None until it has said hello."""
+        self.members: frozenset[str] = frozenset()
+        """The group as the worker last told it."""
         self.stop_reason: str | None = None
         self.frozen_s: float | None = None
         self.process: subprocess.Popen[bytes] | None = None
