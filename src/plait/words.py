@@ -32,5 +32,10 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
+def likeness(word: str, other: str) -> float:
+    """Returns how alike two words are, from 0 to 1; case and separators do not count."""
+    return difflib.SequenceMatcher(None, _fold(word)[:100], _fold(other)[:100]).ratio()
+
+
 def _fold(word: str) -> str:
     return re.sub(r"[-_\s]", "", word).casefold()

@@ -241,7 +241,7 @@ class Policy(Document):
 
     name: f.Word = "fifo_backfill"
     """Published name of the policy."""
-    weights: dict[f.Word, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    weights: dict[f.Text, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Weight of each goal, for policies that have several; they sum to 1."""
     round: f.Duration = 60.0
     """Time between two decisions that may move running tasks."""

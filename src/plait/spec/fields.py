@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from plait.hardware.catalog import known_types
@@ -170,11 +170,8 @@ def _written(quantity: Quantity) -> WithJsonSchema:
 
 
 def _text(pattern: str, *examples: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
-
-
-def _rate_text(bytes_per_s: float) -> str:
-    return f"{bytes_per_s:g}B/s"
+    shown_examples = {"examples": list(examples)} if examples else {}
+    return WithJsonSchema({"type": "string", "pattern": pattern, **shown_examples})
 
 
 _check_url = _url(("s3", "gs", "az", "file"), URL_PATTERN, "s3://bucket/path")
@@ -185,12 +182,16 @@ _check_word = _matching(WORD_PATTERN, "a word of small letters, digits and '_'")
 
 Text = Annotated[str, BeforeValidator(check_text), WithJsonSchema({"type": "string"})]
 FilePath = Annotated[str, BeforeValidator(_matching(r"[^\n]+", "a path")), _text(r"^[^\n]+$", "/var/cache/train")]
-Name = Annotated[str, BeforeValidator(check_name), _text(NAME_PATTERN, "resnet50-mixed")]
+Name = Annotated[str, BeforeValidator(check_name), _text(NAME_PATTERN)]
 NodeName = Annotated[str, BeforeValidator(_check_node_name), _text(NODE_NAME_PATTERN, "node1")]
 Word = Annotated[str, BeforeValidator(_check_word), _text(WORD_PATTERN, "fifo_backfill")]
 EnvironmentName = Annotated[str, BeforeValidator(check_environment_name), _text(ENVIRONMENT_PATTERN, "OMP_NUM_THREADS")]
-Accelerator = Annotated[str, BeforeValidator(check_accelerator), WithJsonSchema({"enum": list(known_types())})]
-CustomOp = Annotated[str, BeforeValidator(check_custom_op), WithJsonSchema({"enum": sorted({*CUSTOM_OPS, *SPELLINGS})})]
+Accelerator = Annotated[
+    str, BeforeValidator(check_accelerator), WithJsonSchema({"type": "string", "enum": list(known_types())})
+]
+CustomOp = Annotated[
+    str, BeforeValidator(check_custom_op), WithJsonSchema({"type": "string", "enum": sorted({*CUSTOM_OPS, *SPELLINGS})})
+]
 CheckpointUrl = Annotated[str, BeforeValidator(_check_url), _text(URL_PATTERN, "s3://checkpoints/resnet50")]
 SourceUrl = Annotated[str, BeforeValidator(_check_source), _text(SOURCE_PATTERN, "s3://datasets/imagenet")]
 StoreUrl = Annotated[str, BeforeValidator(_check_store), _text(STORE_PATTERN, "sqlite:///var/lib/plait/state.db")]
@@ -205,15 +206,10 @@ LoaderWorkers = Annotated[
 Duration = Annotated[
     float,
     BeforeValidator(units.parse_duration),
-    PlainSerializer(units.duration_text, return_type=str),
     _written(units.DURATION),
 ]
-Size = Annotated[
-    int, BeforeValidator(units.parse_size), PlainSerializer(units.size_text, return_type=str), _written(units.SIZE)
-]
-Rate = Annotated[
-    float, BeforeValidator(units.parse_rate), PlainSerializer(_rate_text, return_type=str), _written(units.RATE)
-]
+Size = Annotated[int, BeforeValidator(units.parse_size), _written(units.SIZE)]
+Rate = Annotated[float, BeforeValidator(units.parse_rate), _written(units.RATE)]
 TimeOfDay = Annotated[int, BeforeValidator(check_time_of_day), _text(units.TIME_OF_DAY_PATTERN, "08:00")]
 Cores = Annotated[
     float,
