@@ -37,12 +37,12 @@ def main() -> int:
 
 def pages() -> dict[str, str]:
     """Returns the text of each generated page by its name."""
-    from plait.spec.schema import cluster_schema, job_schema
+    from plait.spec.schema import schema
 
     return {
         "cli": "\n".join(cli_page()),
-        "job": "\n".join(schema_page(job_schema())),
-        "cluster": "\n".join(schema_page(cluster_schema())),
+        "job": "\n".join(schema_page(schema("job"))),
+        "cluster": "\n".join(schema_page(schema("cluster"))),
         "support": "\n".join(support_page()),
     }
 

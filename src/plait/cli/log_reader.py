@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from plait.cli.connection import ControllerClient
     from plait.controller.answers import JobAnswer
 
-_STAMP = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z?|\d+\.\d+|[\d:]+\.\d+)\s")
+_STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z) (out|err) (.*)", re.DOTALL)
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One line of one worker."""
+    """One line of one worker; ``at`` is UTC, empty for a line without a stamp."""
 
     task: str
     attempt: int
     worker: str
+    at: str
+    stream: str
     text: str
 
 
@@ -93,11 +95,11 @@ class LogReader:
         if has_ended and stream.rest:  # a process that died within a line never ends it
             whole, newline, stream.rest = text, "\n", ""
         lines = whole.removesuffix("\n").split("\n") if newline else []
-        return [LogLine(task=task, attempt=attempt, worker=worker, text=line) for line in lines]
+        return [_parsed(task, attempt, worker, line) for line in lines]
 
 
 def merge(streams: Iterable[list[LogLine]]) -> Iterator[LogLine]:
-    """Yields the lines of all streams by their leading time stamps; a line without one stays behind the line before."""
+    """Yields the lines of all streams by their time stamps; a line without one stays behind the line before it."""
     keyed = (_stamped(lines, number) for number, lines in enumerate(streams))
     return (line for _, _, _, line in heapq.merge(*keyed, key=lambda entry: entry[:3]))
 
@@ -105,6 +107,11 @@ def merge(streams: Iterable[list[LogLine]]) -> Iterator[LogLine]:
 def _stamped(lines: list[LogLine], number: int) -> Iterator[tuple[str, int, int, LogLine]]:
     stamp = ""
     for position, line in enumerate(lines):
-        found = _STAMP.match(line.text)
-        stamp = max(stamp, found[1]) if found else stamp
+        stamp = max(stamp, line.at)
         yield stamp, number, position, line
+
+
+def _parsed(task: str, attempt: int, worker: str, line: str) -> LogLine:
+    found = _STAMPED.fullmatch(line)
+    at, stream, text = found.groups() if found else ("", "out", line)
+    return LogLine(task=task, attempt=attempt, worker=worker, at=at, stream=stream, text=text)

@@ -58,7 +58,7 @@ def _print(lines: "list[LogLine]", several_tasks: bool) -> None:
     is_terminal = sys.stdout.isatty()
     for line in lines:
         name = f"{line.task}/{line.worker}" if several_tasks else line.worker
-        say(f"{_coloured(name, line.worker) if is_terminal else name} | {line.text}")
+        say(f"{_coloured(name, line.worker) if is_terminal else name} {line.at[11:19]} | {line.text}")
 
 
 def _coloured(name: str, worker: str) -> str:

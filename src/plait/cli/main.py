@@ -1,5 +1,6 @@
 """The ``plait`` command: the table of verbs, and how their errors become one sentence and an exit code."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,7 @@ from plait.cli.serve import serve
 from plait.cli.status import status
 from plait.cli.submit import submit
 from plait.cli.validate import validate
-from plait.errors import PlaitError, SpecError
+from plait.errors import ControllerUnreachable, PlaitError, SpecError
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it lives in a private module in some versions, in click in others."""
@@ -43,7 +44,7 @@ VERBS: tuple[tuple[str, Verb, str], ...] = (
     ("Cluster", drain, "plait drain a100-box"),
     ("Cluster", resume, "plait resume a100-box"),
     ("Cluster", serve, "plait serve --cluster cluster.yaml"),
-    ("Cluster", agent, "plait agent --controller 127.0.0.1:9401 --name a100-box --accelerator A100"),
+    ("Cluster", agent, "plait agent --name a100-box --accelerator A100:2 --controller 10.0.0.1:9401"),
 )
 """Every verb with its panel in ``plait --help`` and an example."""
 
@@ -93,7 +94,7 @@ def execute(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
         return _tell(error, FAILED, as_json)
@@ -112,12 +113,15 @@ def _tell(error: Exception, exit_code: int, as_json: bool) -> int:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, ControllerUnreachable):
+        return f"{error}; start one with `plait serve`, or name its directory with --state"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{(error.strerror or str(error)).lower()}"
     shape = getattr(error, "format_message", None)
-    text = " ".join(str(shape() if shape else error).split("\n")) if shape else str(error)
-    return text.replace("(Possible options: ", "(did you mean ").rstrip() if shape else text
+    if shape is None:
+        return str(error)
+    return " ".join(str(shape()).split()).replace("(Possible options: ", "(did you mean ")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def human_duration(seconds: float | None) -> str | None:
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f}s"
     whole = round(seconds)
-    parts = []
+    parts: list[str] = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, whole = divmod(whole, size)
         if count or (unit == "s" and not parts):

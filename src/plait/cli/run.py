@@ -36,8 +36,8 @@ def run(
     from plait.cli.private_controller import PrivateController
     from plait.spec.load import load_cluster, load_job
 
-    job = load_job(file)
     description = load_cluster(cluster) if cluster is not None else None
+    job = load_job(file, description)
     client = connect(state, patience_s=10.0)
     if answers(connect(state)):
         if cluster is not None:

@@ -22,7 +22,7 @@ def schema(
     as_json: JsonOption = False,  # noqa: ARG001 - a schema is JSON in any case
 ) -> int:
     """Print the JSON Schema of job.yaml or cluster.yaml, for completion in editors."""
-    from plait.spec.schema import cluster_schema, job_schema
+    from plait.spec.schema import schema as schema_of
 
-    print_json(cluster_schema() if kind is SpecKind.CLUSTER else job_schema())
+    print_json(schema_of("cluster" if kind is SpecKind.CLUSTER else "job"))
     return OK

@@ -148,5 +148,5 @@ def figures(line: "ProgressAnswer") -> list[str]:
 
 
 def _against(line: "ProgressAnswer") -> str:
-    total = line["device_speeds_sum"]
-    return f" of {total:.4g} ({line['samples_per_s'] / total:.0%})" if total > 0 else ""
+    total = line["device_samples_per_s"]
+    return f" of {total:.4g} ({line['samples_per_s'] / total:.0%})" if total else ""

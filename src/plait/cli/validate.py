@@ -1,8 +1,9 @@
 """``plait validate``: every error of job and cluster files at once."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +11,9 @@ from plait.cli.failures import OK, USAGE
 from plait.cli.options import JsonOption
 from plait.cli.output import print_json, say, warn
 from plait.errors import SpecError
+
+if TYPE_CHECKING:
+    from plait.spec.cluster import Cluster
 
 JOB_KEYS = frozenset({"name", "project", "priority", "tasks", "precision", "communication", "batching", "data"})
 CLUSTER_KEYS = frozenset({"engine", "nodes", "policy", "price_windows", "store", "listen", "monitor"})
@@ -20,38 +24,55 @@ def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Job and cluster files, told apart by keys.")],
     as_json: JsonOption = False,
 ) -> int:
-    """Check job and cluster files and print all their errors, each with line, column and the nearest right word."""
-    reports = [(path, *_check(path)) for path in files]
+    """Check job and cluster files and print all their errors, each with line, column and the nearest right word.
+
+    Jobs that are checked together with one cluster file are also checked against that cluster.
+    """
+    kinds = {path: kind_of(path) for path in files}
+    clusters = {path: _check_cluster(path) for path in files if kinds[path] == "cluster"}
+    cluster = next((found for found, _ in clusters.values()), None) if len(clusters) == 1 else None
+    problems = {path: clusters[path][1] if path in clusters else _check_job(path, cluster) for path in files}
     if as_json:
         print_json(
-            [{"file": str(path), "kind": kind, "ok": not bad, "problems": list(bad)} for path, kind, bad in reports]
+            [{"file": str(path), "kind": kinds[path], "ok": not problems[path], "problems": problems[path]} for path in files]
         )
     else:
-        for path, kind, problems in reports:
-            if not problems:
-                say(f"{path}: ok ({kind})")
-            for problem in problems:
-                warn(problem)
-    return USAGE if any(problems for _, _, problems in reports) else OK
+        for path in files:
+            _print(path, kinds[path], problems[path])
+    return USAGE if any(problems.values()) else OK
 
 
-def kind_of(text: str) -> str:
-    """Returns ``job`` or ``cluster``, whichever has more of its own top-level keys in this YAML text."""
-    keys = set(_TOP_KEY.findall(text))
+def kind_of(path: Path) -> str:
+    """Returns ``job`` or ``cluster``, whichever has more of its own top-level keys in this file."""
+    try:
+        keys = set(_TOP_KEY.findall(path.read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return "job"
     return "cluster" if len(keys & CLUSTER_KEYS) > len(keys & JOB_KEYS) else "job"
 
 
-def _check(path: Path) -> tuple[str, tuple[str, ...]]:
-    from plait.spec.load import load_cluster, load_job
+def _check_job(path: Path, cluster: "Cluster | None") -> tuple[str, ...]:
+    from plait.spec.load import load_job
 
     try:
-        kind = kind_of(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        return "file", (f"{path}: {(error.strerror or str(error)).lower()}",)
-    except UnicodeDecodeError as error:
-        return "file", (f"{path}: not UTF-8 text (byte {error.start})",)
-    try:
-        load_cluster(path) if kind == "cluster" else load_job(path)
+        load_job(path, cluster)
     except SpecError as error:
-        return kind, error.problems
-    return kind, ()
+        return error.problems
+    return ()
+
+
+def _check_cluster(path: Path) -> "tuple[Cluster | None, tuple[str, ...]]":
+    from plait.spec.load import load_cluster
+
+    try:
+        return load_cluster(path), ()
+    except SpecError as error:
+        return None, error.problems
+
+
+def _print(path: Path, kind: str, problems: Iterable[str]) -> None:
+    lines = list(problems)
+    for line in lines:
+        warn(line)
+    if not lines:
+        say(f"{path}: ok ({kind})")

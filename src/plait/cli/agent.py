@@ -1,0 +1,76 @@
+"""``plait agent``: the agent of one node."""
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plait.cli.options import JsonOption, StateOption
+from plait.cli.output import print_json, say
+
+_DEVICES = re.compile(r"([A-Za-z0-9_-]+)(?::(\d+))?")
+
+
+def agent(
+    *,
+    accelerator: Annotated[
+        str | None, typer.Option(metavar="TYPE[:COUNT]", help="This node's devices, such as A100:2; CPU unless given.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The node's name; the host's unless given.")] = None,
+    address: Annotated[str, typer.Option(help="Where this node's workers listen.")] = "127.0.0.1",
+    node_file: Annotated[Path | None, typer.Option(metavar="FILE", help="JSON that describes the node.")] = None,
+    controller: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where agents are taken in.")] = None,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The controller's token.")] = None,
+    die_with: Annotated[int | None, typer.Option(metavar="PID", help="End when this process does.")] = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Run this machine's agent: it starts workers, watches them, and reports to the controller.
+
+    The controller and its token come from the state directory unless they are given.
+    """
+    from plait.agent.main import default_state_directory, run
+    from plait.cli.connection import state_directory
+    from plait.controller.endpoint import TOKEN_NAME, read_endpoint
+
+    directory = state_directory(state)
+    where = controller or read_endpoint(directory).agents
+    node = name or socket.gethostname().partition(".")[0]
+    file = node_file
+    if file is None:
+        file = default_state_directory(node) / "node.json"
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_text(describe_node(node, address, accelerator or "CPU"), encoding="utf-8")
+    shown = str(node_file) if node_file is not None else node
+    if as_json:
+        print_json({"node": shown, "controller": where, "pid": os.getpid()})
+    else:
+        say(f"agent of {shown} for the controller at {where}")
+    return run(where, token_file or directory / TOKEN_NAME, file, die_with=die_with)
+
+
+def describe_node(name: str, address: str, devices: str) -> str:
+    """Returns the JSON of a node with devices such as ``A100:2``; raises typer.BadParameter for any other form."""
+    from plait.hardware.catalog import capability
+    from plait.hardware.device import Device, Node
+    from plait.wire import Codec
+
+    match = _DEVICES.fullmatch(devices)
+    if match is None or match[2] == "0":
+        raise typer.BadParameter(f"--accelerator wants TYPE or TYPE:COUNT such as A100:2, got {devices!r}")
+    found = capability(match[1])
+    made = tuple(
+        Device(
+            id=f"{name}/{index}",
+            node=name,
+            index=index,
+            accelerator_type=found.accelerator_type,
+            memory_bytes=found.memory_bytes,
+        )
+        for index in range(int(match[2] or 1))
+    )
+    codec: Codec[Node] = Codec(Node)
+    return codec.encode(Node(id=name, address=address, devices=made)).decode()
