@@ -14,8 +14,10 @@ from plait.monitor.summary import DeviceSummary, RunEvent, RunSummary, summarise
 from plait.monitor.timeline import read_timeline
 
 
-def write_report(run_dir: Path, out: Path) -> None:
+def write_report(run_dir: Path, out: Path, title: str | None = None) -> None:
     """Writes the page about the run in ``run_dir`` to ``out``, whole or not at all.
+
+    Without a title the page is named after the directory, or after the job's where that is just ``run``.
 
     Raises:
         PlaitError: The directory holds no timeline, or no step was committed yet.
@@ -23,7 +25,9 @@ def write_report(run_dir: Path, out: Path) -> None:
     timeline = read_timeline(run_dir)
     if not timeline.steps:
         raise PlaitError(f"the timeline under {run_dir} holds no committed step yet")
-    _write_whole(out, render(summarise(timeline), title=run_dir.resolve().name))
+    place = run_dir.resolve()
+    name = place.parent.name if place.name == "run" else place.name
+    _write_whole(out, render(summarise(timeline), title=title or name))
 
 
 def render(summary: RunSummary, title: str) -> str:
