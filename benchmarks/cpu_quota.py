@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 PERIOD_US = 20_000
 PREFIX = "plaitbench"
@@ -22,7 +23,7 @@ class Quotas:
         self._root = Path("/sys/fs/cgroup/cpu" if self._version == 1 else "/sys/fs/cgroup")
         self._groups: list[Path] = []
 
-    def __enter__(self) -> "Quotas":
+    def __enter__(self) -> Self:
         for leftover in self._root.glob(f"{PREFIX}_*"):
             owner = leftover.name.split("_")[1]
             if not Path(f"/proc/{owner}").exists():

@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch.distributed.elastic.utils.data import ElasticDistributedSampler
+from torch.distributed.elastic.utils.data import (  # type: ignore[attr-defined]
+    ElasticDistributedSampler,
+)
 from torch.utils.data import Dataset
 
 from plait.train.work import DataPlan, deal, redeal

@@ -158,12 +158,12 @@ class Trial:
                 if self.fault.kind == "kill"
                 else (lambda: victim.stopped_at_s is not None)
             )
-            self._require(wait_for(struck, 40.0, 0.002), "the fault point was not reached")
+            self.require(wait_for(struck, 40.0, 0.002), "the fault point was not reached")
             at_s = victim.exited_at_s if self.fault.kind == "kill" else victim.stopped_at_s
             assert at_s is not None
             return at_s
         reached = wait_for(lambda: self.records(["w0"])[0].last_step >= self.fault.step, 40.0, 0.005)
-        self._require(reached, f"step {self.fault.step} was not reached")
+        self.require(reached, f"step {self.fault.step} was not reached")
         time.sleep(chance.uniform(0.0, 1.1 * STEP_S))
         at_s = time.monotonic()
         if self.fault.kind == "link":
@@ -181,13 +181,13 @@ class Trial:
         elif self.fault.kind == "link" and self._hosts is not None:
             self._hosts.plug(self.fault.victim)
 
-    def _require(self, condition: bool, problem: str) -> None:
+    def require(self, condition: bool, problem: str) -> None:
         if not condition:
             raise BenchmarkFailed(f"{problem}\n{tails(list(self.workers.values()))}")
 
 
 def run_trial(
-    nursery: Nursery, directory: Path, ports: Ports, fault: Fault, seed: int, hosts: Hosts | None = None
+    nursery: Nursery, directory: Path, ports: Ports, fault: Fault, *, seed: int, hosts: Hosts | None = None
 ) -> Outcome:
     """Runs one trial; a failure of the training is an outcome, not an exception."""
     directory.mkdir()
@@ -217,7 +217,7 @@ def _go_through(trial: Trial, outcome: Outcome, seed: int) -> None:
 
     wait_for(recovered, RECOVERY_DEADLINE_S)
     outcome.delay = delay(trial.records(survivors), fault_at_s)
-    trial._require(outcome.delay is not None, "the survivors did not commit a new step")
+    trial.require(outcome.delay is not None, "the survivors did not commit a new step")
     assert outcome.delay is not None
     resumed = outcome.delay.new_step
     wait_for(lambda: min(record.last_step for record in trial.records(survivors)) >= resumed + 4, 10.0)

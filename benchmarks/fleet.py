@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
 WORKERS = HERE / "workers"
@@ -80,7 +80,7 @@ class Nursery:
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def __enter__(self) -> "Nursery":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -98,7 +98,9 @@ def ddp_block(lane: Lane, batches: Sequence[int], steps: int, speeds: Sequence[f
     return Block(_span_s(answers), steps * sum(batches), answers)
 
 
-def alone_block(lane: Lane, batches: Sequence[int], seconds: float, speeds: Sequence[float | None]) -> tuple[float, ...]:
+def alone_block(
+    lane: Lane, batches: Sequence[int], seconds: float, speeds: Sequence[float | None]
+) -> tuple[float, ...]:
     """Lets each rank train by itself for some seconds, all at once, and returns their rates in samples/s."""
     orders: list[dict[str, Any]] = [
         {"do": "alone", "batch": batch, "seconds": seconds, "global_batch": batch, "samples_per_s": speed}

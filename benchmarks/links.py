@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 PREFIX = "pb"
 
@@ -31,7 +32,7 @@ class Hosts:
         self._tag = f"{PREFIX}{os.getpid()}"
         self._net = os.getpid() % 250
 
-    def __enter__(self) -> "Hosts":
+    def __enter__(self) -> Self:
         if os.geteuid() != 0 or shutil.which("ip") is None:
             raise NoNamespaces("pulling a link needs root and the ip command")
         _sweep()

@@ -1,9 +1,9 @@
 """The same faults under torchft and under torchrun elastic."""
 
+import json
 import os
 import random
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class TorchftTrial:
 
 
 def run_torchft(
-    nursery: Nursery, directory: Path, settings: str, kind: str, victim: int, chance: random.Random
+    nursery: Nursery, directory: Path, settings: str, *, kind: str, victim: int, chance: random.Random
 ) -> PeerOutcome:
     """Hits one of four replicas at a random instant; after a kill a new replica joins in its place."""
     trial = TorchftTrial(nursery, directory, TORCHFT_SETTINGS[settings])
@@ -179,8 +179,6 @@ class TorchrunTrial:
 
     def worker_pid(self, index: int) -> int:
         """Returns the process of the worker that agent ``index`` started last."""
-        import json
-
         lines = self.steps(index).read_text(encoding="utf-8").split("\n")[:-1]
         return int([row for row in map(json.loads, lines) if row["event"] == "process"][-1]["pid"])
 
@@ -203,7 +201,7 @@ class TorchrunTrial:
 
 
 def run_torchrun(
-    python: str, directory: Path, ports: Ports, settings: str, victim: int, chance: random.Random
+    python: str, directory: Path, ports: Ports, settings: str, *, victim: int, chance: random.Random
 ) -> PeerOutcome:
     """Kills the worker of one of four agents; the time ends with the first step of the restarted group."""
     trial = TorchrunTrial(python, directory, ports, settings)
@@ -237,7 +235,3 @@ def run_torchrun(
         return PeerOutcome(found[0] - at_s, found[0] - at_s - normal_s, redone=last - found[1] + 1)
     finally:
         trial.end()
-
-
-def default_python() -> str:
-    return sys.executable

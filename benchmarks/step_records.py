@@ -1,4 +1,4 @@
-"""What the logs of committed steps say about a fault: the delay, the steps redone, whether the replicas are the same."""
+"""What the logs of committed steps say about a fault: its delay, the steps redone, whether replicas are the same."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -61,9 +61,7 @@ def over(rates: Sequence[float], base: float) -> list[float]:
     return [rate / base for rate in rates]
 
 
-def on_sleep_devices(
-    lanes: tuple[Lane, Lane], ratio: Sequence[int], rounds: int, steps: int
-) -> dict[str, list[float]]:
+def on_sleep_devices(lanes: tuple[Lane, Lane], ratio: Sequence[int], rounds: int, steps: int) -> dict[str, list[float]]:
     """Returns samples/s of ``plait``, ``prop`` and ``ddp`` over the sum of the device speeds, round by round."""
     plait, ddp = lanes
     speeds = device_speeds(ratio)
@@ -107,9 +105,7 @@ def rebalance(plait: Lane, steps: int) -> tuple[float | None, list[tuple[int, tu
     return (None if settled is None else float(settled)), history
 
 
-def with_quotas(
-    lanes: tuple[Lane, Lane], quotas: Quotas, rounds: int, seconds: float
-) -> dict[str, list[float]]:
+def with_quotas(lanes: tuple[Lane, Lane], quotas: Quotas, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Returns samples/s over the sum of rates alone, under CPU quotas of 100, 50 and 25 % of a core."""
     plait, ddp = lanes
     for index, cores in enumerate((1.0, 0.5, 0.25)):
@@ -146,7 +142,9 @@ def equal_devices(
     batch = 32
     environment = {"BENCH_MODEL": "tokens"}
     ddp = start_ddp(nursery, directory, ports, 4, environment | {"BENCH_BATCH": str(batch // 4)})
-    plait = start_plait(nursery, directory, ports, 4, environment | {"BENCH_BATCH": str(batch), "BENCH_MICRO": str(batch)})
+    plait = start_plait(
+        nursery, directory, ports, 4, environment | {"BENCH_BATCH": str(batch), "BENCH_MICRO": str(batch)}
+    )
     ddp.wait_until_ready()
     plait.wait_until_ready()
     free: list[float | None] = [None] * 4
@@ -159,9 +157,7 @@ def equal_devices(
 
     plait_run(5)
     ddp_run(3)
-    rates = interleave(
-        {"plait": lambda: plait_run().samples_per_s, "ddp": lambda: ddp_run().samples_per_s}, rounds
-    )
+    rates = interleave({"plait": lambda: plait_run().samples_per_s, "ddp": lambda: ddp_run().samples_per_s}, rounds)
     nursery.end(plait.workers + ddp.workers)
     return list(zip(rates["plait"], rates["ddp"], strict=True))
 

@@ -1,6 +1,6 @@
 """Forks benchmark workers from one process that has already imported the heavy modules.
 
-A worker starts in a tenth of a second instead of several, so that a benchmark measures training and not ``import torch``.
+A worker starts in a tenth of a second instead of several: a benchmark measures training, not ``import torch``.
 Reads one JSON object a line from stdin (``{"name", "script", "environment", "log", "namespace"}``), forks, and reports
 ``{"event": "started" | "stopped" | "exited", ...}`` on stdout with the monotonic time at which it saw the event.
 Every worker leads its own session and dies with the nursery.
@@ -66,7 +66,7 @@ def run_worker(order: dict[str, object], wake: tuple[int, int]) -> int:
         runpy.run_path(str(order["script"]), run_name="__main__")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, the log must hold it
         traceback.print_exc()
         return 1
     return 0

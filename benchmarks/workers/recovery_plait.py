@@ -26,7 +26,7 @@ def main() -> None:
         def note() -> int:
             if run.step > known:
                 log.write(event="step", step=run.step, hash=digest(parameters), world=list(run.world))
-            return run.step
+            return int(run.step)
 
         for x, y, number in loader:
             known = note()

@@ -16,7 +16,9 @@ def main() -> None:
     log = StepLog()
     batch, steps = int(os.environ["BENCH_BATCH"]), int(os.environ["BENCH_STEPS_TOTAL"])
     timeout = timedelta(seconds=float(os.environ["BENCH_GROUP_TIMEOUT_S"]))
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
     model = Recorded(batch * steps, float(os.environ["BENCH_SAMPLE_S"]))
     inner = torch.optim.Adam(model.parameters(), lr=1e-3)
 

@@ -1,4 +1,4 @@
-"""What a worker of the benchmarks writes down: one JSON object a committed step, on the machine-wide monotonic clock."""
+"""What a worker writes down: one JSON object a committed step, on the machine-wide monotonic clock."""
 
 import hashlib
 import json
