@@ -74,10 +74,10 @@ def time_ticks(duration_s: float, count: int = 8) -> tuple[float, ...]:
 
 def duration(seconds: float, places: int = 0) -> str:
     """Returns seconds as people say them: ``8.4 s``, ``1:05 min``, ``2:10 h``."""
-    if seconds < 60:
+    whole = round(seconds)
+    if round(seconds, places) < 60:
         return f"{seconds:.{places}f} s"
-    if seconds < 3600:
-        whole = round(seconds)
+    if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     minutes = round(seconds / 60)
     return f"{minutes // 60}:{minutes % 60:02d} h"
