@@ -4,13 +4,16 @@ import difflib
 import re
 from collections.abc import Iterable
 
+_NEAR = 0.66
+"""Least likeness of a suggestion: below it, chance matches outnumber slips of the pen."""
+
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
     """Returns the option that ``word`` was probably meant to be, or ``None`` where none is near.
 
     Case and separators do not count; a vendor's long name finds the short one (``NVIDIA A100-SXM4-80GB``: ``A100``).
     """
-    folded = {_fold(option): option for option in sorted(options, reverse=True)}
+    folded = {_fold(option): option for option in sorted(options)}
     wanted = _fold(word)
     if not wanted:
         return None
@@ -19,9 +22,9 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
     for part in re.split(r"[^A-Za-z0-9]+", word):
         if part.casefold() in folded:
             return folded[part.casefold()]
-    close = difflib.get_close_matches(wanted[:100], folded, n=1, cutoff=0.6)
-    if close:
-        return folded[close[0]]
+    close = max(folded, key=lambda key: (likeness(wanted, key), -len(key)), default="")
+    if likeness(wanted, close) >= _NEAR:
+        return folded[close]
     holding = [option for key, option in folded.items() if len(wanted) >= 3 and wanted in key]
     return holding[0] if len(holding) == 1 else None
 

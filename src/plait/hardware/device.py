@@ -27,6 +27,7 @@ class DeviceCapability:
     source: str = ""
     memory_options_bytes: tuple[int, ...] = ()
     sustained_ratio: float | None = None
+    devices_per_package: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,8 @@ class _Composer:
         tag = event.tag
         if tag is not None:
             short = tag.replace("tag:yaml.org,2002:", "!!")
-            self._report.add(place, path, f"the tag {short!r} has no meaning here; remove it")
+            tell = self._report.settle if isinstance(event, ev.ScalarEvent) else self._report.add
+            tell(place, path, f"the tag {short!r} has no meaning here; remove it")
         node: Node
         if isinstance(event, ev.ScalarEvent):
             node = Scalar(place, event.value, event.style is None)
@@ -159,10 +160,12 @@ class _Composer:
         place, name = _place(event.start_mark), event.anchor or ""
         if name not in self._anchors:
             known = did_you_mean(name, self._anchors)
-            self._stop(place, path, f"there is no anchor {name!r} before this alias{known}")
+            self._report.settle(place, path, f"there is no anchor {name!r} before this alias{known}")
+            return Scalar(place, "", plain=False)
         anchored = self._anchors[name]
         if anchored is None:
-            self._stop(place, path, f"the anchor {name!r} holds itself")
+            self._report.settle(place, path, f"the anchor {name!r} holds itself")
+            return Scalar(place, "", plain=False)
         node, size = anchored
         self._count_values(size, place, path)
         return node
@@ -180,36 +183,37 @@ class _Composer:
 def _tell_syntax_error(error: MarkedYAMLError, text: str, report: Report) -> None:
     problem, context = error.problem or "", error.context or ""
     mark, start = error.problem_mark, error.context_mark
-    line = start.line + 1 if start is not None else 1
     if r"'\t'" in problem:
         _tell_tabs(text, mark, report)
-        return
-    at_start = start is not None
-    if "could not find expected ':'" in problem:
-        message = "a key needs a ':' behind it"
+    elif "could not find expected ':'" in problem:
+        report.add(_place(start or mark), (), "a key needs a ':' behind it")
     elif "quoted scalar" in context and "end of stream" in problem:
-        message = "the quoted text that starts here never ends"
-    elif "mapping values are not allowed here" in problem:
-        message, at_start = "':' is not allowed here; quote text that holds ': ' or start a new line", False
-    elif problem.startswith("expected ',' or"):
-        close = "}" if "mapping" in context else "]"
-        message, at_start = f"',' or '{close}' is missing; the bracket was opened at line {line}", False
-    elif problem.startswith("expected <block end>") and mark is not None and _is_within_line(text, mark):
-        message, at_start = "this is not expected here; quote the whole value", False
-    elif problem.startswith("expected <block end>"):
-        message, at_start = f"this does not line up with the block that starts at line {line}; indent alike", False
-    elif "expected '<document start>'" in problem:
-        message, at_start = "nothing may follow the end of the document", False
-    elif (match := re.search("found character (.+) that cannot start any token", problem)) is not None:
-        message, at_start = f"plain text cannot start with {match[1]}; quote it", False
+        report.add(_place(start or mark), (), "the quoted text that starts here never ends")
     else:
-        message, at_start = f"not YAML: {' '.join(f'{context} {problem}'.split())}", mark is None
-    report.add(_place(start if at_start else mark), (), message)
+        message = _block_message(problem, context, start, _is_within_line(text, mark))
+        report.add(_place(mark or start), (), message or f"not YAML: {' '.join(f'{context} {problem}'.split())}")
+
+
+def _block_message(problem: str, context: str, start: Any, is_within_line: bool) -> str | None:
+    if "mapping values are not allowed here" in problem:
+        return "':' is not allowed here; quote text that holds ': ' or start a new line"
+    if problem.startswith("expected ',' or"):
+        close = "}" if "mapping" in context else "]"
+        return f"',' or '{close}' is missing; the bracket was opened at line {_place(start).line}"
+    if problem == "expected <block end>, but found ':'":
+        return "a key is missing before ':'"
+    if problem.startswith("expected <block end>"):
+        block = f"this does not line up with the block that starts at line {_place(start).line}; indent alike"
+        return "this is not expected here; quote the whole value" if is_within_line else block
+    if "expected '<document start>'" in problem:
+        return "nothing may follow the end of the document"
+    match = re.search("found character (.+) that cannot start any token", problem)
+    return f"plain text cannot start with {match[1]}; quote it" if match is not None else None
 
 
 def _is_within_line(text: str, mark: Any) -> bool:
     lines = text.splitlines()
-    return mark.line < len(lines) and bool(lines[mark.line][: mark.column].strip())
+    return mark is not None and mark.line < len(lines) and bool(lines[mark.line][: mark.column].strip())
 
 
 def _tell_tabs(text: str, mark: Any, report: Report) -> None:

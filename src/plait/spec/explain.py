@@ -15,6 +15,21 @@ from plait.words import did_you_mean
 
 _KEY_MARK = "[key]"
 
+# Names that other programs have for what is meant here.
+_SLIPS = {
+    "float64": "fp64",
+    "double": "fp64",
+    "float32": "fp32",
+    "float": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+} | {
+    "bfloat16": "bf16",
+    "float8": "fp8",
+    "no": "none",
+    "off": "none",
+}
+
 
 def tell(error: ErrorDetails, root: Node, keys: KeyCheck, report: Report) -> None:
     """Adds one finding of pydantic to the report, at its place in the file."""
@@ -52,7 +67,7 @@ def _message(error: ErrorDetails, node: Node, form: type[Document] | None) -> st
     says: dict[str, Callable[[], str]] = {
         "value_error": lambda: str(context["error"]),
         WANTS_TEXT: lambda: _wants_text(node),
-        "literal_error": lambda: _wants_word(str(context["expected"]), error["input"], node),
+        "literal_error": lambda: _wants_word(str(context["expected"]), node),
         "model_type": lambda: _wants_mapping(node, form),
         "dict_type": lambda: _wants_mapping(node, form),
         "list_type": lambda: _wants_list(node),
@@ -60,7 +75,7 @@ def _message(error: ErrorDetails, node: Node, form: type[Document] | None) -> st
         "int_type": lambda: _wants_number(node, "a whole number"),
         "float_type": lambda: _wants_number(node, "a number"),
         "finite_number": lambda: _wants_number(node, "a number"),
-        "greater_than_equal": lambda: f"must be at least {context['ge']}; got {got}",
+        "greater_than_equal": lambda: f"must be at least {context['ge']:g}; got {got}",
         "less_than_equal": lambda: f"must be at most {context['le']}; got {got}",
         "too_short": lambda: "this list must not be empty",
     }
@@ -96,22 +111,19 @@ def _is_word(node: Scalar) -> bool:
 def _wants_text(node: Node) -> str:
     if not isinstance(node, Scalar) or node.is_empty:
         return f"expected text; got {_written(node)}"
-    reading = trap_reading(node.text)
-    if reading is not None:
-        return f'write "{node.text}" in quotes; unquoted, YAML 1.1 reads it as {reading}'
     value = node.value()
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return (
-        f'expected text; write "{node.text}" in quotes, or YAML reads {"a number" if is_number else node.text.lower()}'
-    )
+    reading = trap_reading(node.text) or ("nothing" if value is None else shown(value))
+    reader = "YAML 1.1" if isinstance(value, Trap) else "YAML"
+    return f'write "{node.text}" in quotes; unquoted, {reader} reads it as {reading}'
 
 
-def _wants_word(expected: str, value: Any, node: Node) -> str:
+def _wants_word(expected: str, node: Node) -> str:
     words = re.findall(r"'([^']*)'", expected)
     listed = words[0] if len(words) == 1 else f"one of {', '.join(words)}"
     if not isinstance(node, Scalar) or node.is_empty:
         return f"expected {listed}; got {_written(node)}"
-    hint = did_you_mean(node.text, words) if isinstance(value, str) else ""
+    slip = _SLIPS.get(node.text.casefold())
+    hint = f"; did you mean {slip!r}?" if slip in words else did_you_mean(node.text, words)
     return f"expected {listed}; got {shown(node.text)}{hint}"
 
 
@@ -126,18 +138,21 @@ def _truth(node: Node) -> str:
 
 
 def _wants_number(node: Node, what: str) -> str:
-    got = f"expected {what}; got {_written(node)}"
-    if not isinstance(node, Scalar):
-        return got
-    value = node.value()
-    number = odd_number(node.text)
+    hint = _number_hint(node, what) if isinstance(node, Scalar) else ""
+    return f"expected {what}; got {_written(node)}{hint}"
+
+
+def _number_hint(node: Scalar, what: str) -> str:
+    value, number = node.value(), odd_number(node.text)
+    hint = ""
     if isinstance(value, Trap) and number is not None:
         decimal = re.sub(r"[_+]", "", node.text).lstrip("0") or "0"
-        if not decimal.isdecimal() or str(number) == decimal:
-            return f"{got}; write {number}"
-        return f"{got}, which YAML 1.1 reads as {number}; write {decimal} or {number}"
-    if isinstance(value, float) and value.is_integer() and what == "a whole number" and abs(value) < 10**15:
-        return f"{got}; did you mean {int(value)}?"
-    if not node.plain and re.fullmatch(r"-?[0-9]{1,18}", node.text):
-        return f"{got}; write it without quotes"
-    return got
+        is_octal = decimal.isdecimal() and str(number) != decimal
+        hint = f", which YAML 1.1 reads as {number}; write {decimal} or {number}" if is_octal else f"; write {number}"
+    elif node.plain and re.fullmatch(r"[-+]?[1-9][0-9]{17,}", node.text):
+        hint = "; it is too large"
+    elif isinstance(value, float) and value.is_integer() and what == "a whole number":
+        hint = f"; did you mean {int(value)}?" if abs(value) < 10**15 else ""
+    elif not node.plain and re.fullmatch(r"-?[0-9]{1,18}", node.text):
+        hint = "; write it without quotes"
+    return hint

@@ -73,7 +73,7 @@ def check_custom_op(value: object) -> str:
     text = check_text(value)
     name = SPELLINGS.get(text, text)
     if name not in CUSTOM_OPS:
-        hint = did_you_mean(text, (*CUSTOM_OPS, *SPELLINGS)) or f"; registered are {', '.join(CUSTOM_OPS)}"
+        hint = did_you_mean(text, CUSTOM_OPS) or f"; registered are {', '.join(CUSTOM_OPS)}"
         raise ValueError(f"unknown custom operator {shown(text)}{hint}")
     return name
 
@@ -132,18 +132,18 @@ def _matching(pattern: str, expected: str) -> Callable[[object], str]:
     return check
 
 
-def _url(schemes: tuple[str, ...], pattern: str, example: str) -> Callable[[object], str]:
+def _url(schemes: tuple[str, ...], pattern: str, expected: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         text = check_text(value)
         if re.fullmatch(pattern, text):
             return text
         scheme, colon, rest = text.partition(":")
         if colon and scheme not in schemes:
-            hint = did_you_mean(scheme, schemes) or f"; known are {', '.join(schemes)}"
+            hint = did_you_mean(scheme, schemes) or f"; schemes here: {', '.join(schemes)}"
             raise ValueError(f"unknown scheme {shown(scheme)} in {shown(text)}{hint}")
         if scheme == "file" and rest:
             raise ValueError(f"expected file:/// and an absolute path; got {shown(text)}")
-        raise ValueError(f"expected a path or a URL such as {example}; got {shown(text)}")
+        raise ValueError(f"expected {expected}; got {shown(text)}")
 
     return check
 
@@ -174,9 +174,11 @@ def _text(pattern: str, *examples: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern, **shown_examples})
 
 
-_check_url = _url(("s3", "gs", "az", "file"), URL_PATTERN, "s3://bucket/path")
-_check_source = _url(("s3", "gs", "az", "https", "http", "file"), SOURCE_PATTERN, "s3://bucket/path")
-_check_store = _url(("sqlite",), STORE_PATTERN, "sqlite:///plait-state.db")
+_check_url = _url(("s3", "gs", "az", "file"), URL_PATTERN, "a path or a URL such as s3://bucket/path")
+_check_source = _url(
+    ("s3", "gs", "az", "https", "http", "file"), SOURCE_PATTERN, "a path or a URL such as s3://bucket/path"
+)
+_check_store = _url(("sqlite",), STORE_PATTERN, "a URL such as sqlite:///plait-state.db")
 _check_node_name = _matching(NODE_NAME_PATTERN, "a name of letters, digits, '.', '_' and '-', at most 63")
 _check_word = _matching(WORD_PATTERN, "a word of small letters, digits and '_'")
 

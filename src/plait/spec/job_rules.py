@@ -11,6 +11,7 @@ from plait.hardware.catalog import capability, known_types
 from plait.spec import units
 from plait.spec.cluster import Cluster
 from plait.spec.document import Heartbeat
+from plait.spec.fields import check_name
 from plait.spec.job import Precision
 from plait.spec.tree import At, Place, Report
 from plait.spec.units import duration_text, shown, size_text
@@ -96,6 +97,7 @@ def _needs(tasks: Sequence[At], report: Report) -> None:
     all_named = len(known) == len(tasks)
     edges: list[_Need] = []
     for name, task in zip(names, tasks, strict=True):
+        others = [other for other in dict.fromkeys(known) if other != name]
         needs = [(needed, item) for item in items(task, "needs") if (needed := item.text()) is not None]
         tell_repeats(needs, "the task", report)
         for needed, item in needs:
@@ -104,8 +106,8 @@ def _needs(tasks: Sequence[At], report: Report) -> None:
             elif needed in known:
                 edges.extend([_Need(name, needed, item)] if name is not None else [])
             # A task without a name may be the one that is meant, unless another name is near.
-            elif all_named or nearest(needed, known):
-                near = did_you_mean(needed, known) or f"; tasks are {', '.join(known)}"
+            elif all_named or nearest(needed, others):
+                near = did_you_mean(needed, others) or f"; other tasks: {', '.join(others) or 'none'}"
                 report.add(item.place, item.path, f"there is no task {shown(needed)}{near}")
     _cycles(edges, report)
 
@@ -155,10 +157,13 @@ def _requests(task: At, report: Report) -> None:
             continue
         memory = request.key("memory")
         size = memory.parsed(units.parse_size) if memory is not None else None
-        sold = capability(kind).memory_options_bytes
+        figures = capability(kind)
+        sold = figures.memory_options_bytes
         if memory is not None and size is not None and sold and size > sold[-1]:
             sizes = " or ".join(size_text(option) for option in sold)
-            report.add(memory.place, memory.path, f"{kind} has {sizes} of memory; got {size_text(size)}")
+            parts = figures.devices_per_package
+            share = f" (a package is {parts} devices)" if parts > 1 else ""
+            report.add(memory.place, memory.path, f"{kind} has {sizes} of memory{share}; got {size_text(size)}")
         key = (kind, size, whole(request, "count"))
         if key in seen:
             report.add(request.place, request.path, f"{kind} is given twice; first at line {seen[key].line}")
@@ -168,7 +173,7 @@ def _requests(task: At, report: Report) -> None:
 
 def _window(task: At, cluster: Cluster, report: Report) -> None:
     window = task.key("run_during")
-    name = window.text() if window is not None else None
+    name = window.parsed(check_name) if window is not None else None
     known = [price_window.name for price_window in cluster.price_windows]
     if window is not None and name is not None and name not in known:
         names = f"; windows are {', '.join(known)}" if known else "; it has none"

@@ -167,12 +167,20 @@ class Report:
     """Collects the problems of one file; the same fault of an anchored value is told once."""
 
     def __init__(self) -> None:
-        self._problems: dict[tuple[Place, str], Problem] = {}
+        self._problems: dict[tuple[Place, Path, str], Problem] = {}
+        self._settled: set[Place] = set()
 
     def add(self, place: Place, path: Path, message: str) -> None:
-        """Adds one problem."""
+        """Adds one problem, unless all is said of this place."""
+        if place in self._settled:
+            return
         dotted = ".".join(path_part(part) for part in path)
-        self._problems.setdefault((place, message), Problem(place, dotted, message))
+        self._problems.setdefault((place, path[-1:], message), Problem(place, dotted, message))
+
+    def settle(self, place: Place, path: Path, message: str) -> None:
+        """Adds one problem that leaves nothing else to say of the value at this place."""
+        self.add(place, path, message)
+        self._settled.add(place)
 
     def __bool__(self) -> bool:
         return bool(self._problems)

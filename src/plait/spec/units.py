@@ -25,6 +25,7 @@ class Quantity:
     what: str
     example: str
     base_unit: str
+    usual_unit: str
     factors: Mapping[str, Decimal]
     slips: Mapping[str, str]
     largest: Decimal
@@ -42,7 +43,7 @@ class Quantity:
             QuantityError: the value is a number without unit, has an unknown unit, or is not a quantity at all.
         """
         if isinstance(value, int | float) and not isinstance(value, bool):
-            raise QuantityError(f"a {self.what} needs a unit, such as {value}{self.base_unit}; got {value}")
+            raise QuantityError(f"a {self.what} needs a unit, such as {self._with_unit(str(value))}; got {value}")
         if not isinstance(value, str):
             raise QuantityError(self._refusal(value))
         match = re.fullmatch(rf"({_NUMBER})(\s*)(\S*)", value)
@@ -50,12 +51,17 @@ class Quantity:
             raise QuantityError(self._refusal(value))
         number, gap, unit = match.groups()
         if not unit:
-            raise QuantityError(f"a {self.what} needs a unit, such as {number}{self.base_unit}; got {value!r}")
+            raise QuantityError(f"a {self.what} needs a unit, such as {self._with_unit(number)}; got {value!r}")
         if unit not in self.factors:
             raise QuantityError(self._unknown_unit(value, number, unit))
         if gap:
             raise QuantityError(f"no blank between number and unit; got {value!r}; did you mean '{number}{unit}'?")
         return self._in_range(Decimal(number) * self.factors[unit], value)
+
+    def _with_unit(self, number: str) -> str:
+        # Small numbers are meant in a large unit: nobody asks for 40 bytes of memory.
+        is_small = len(number.partition(".")[0]) < 5
+        return f"{number}{self.usual_unit if is_small else self.base_unit}"
 
     def _in_range(self, amount: Decimal, value: str) -> Decimal:
         if amount <= 0:
@@ -65,7 +71,7 @@ class Quantity:
         return amount
 
     def _unknown_unit(self, value: str, number: str, unit: str) -> str:
-        if not re.match(r"[A-Za-z]", unit):
+        if not re.fullmatch(r"[A-Za-z/]+", unit):
             return self._refusal(value)
         near = self.slips.get(unit) or self.slips.get(unit.casefold()) or nearest(unit, self.factors)
         if near:
@@ -99,6 +105,7 @@ DURATION = Quantity(
     what="duration",
     example="5m",
     base_unit="s",
+    usual_unit="s",
     factors={
         "ms": Decimal("0.001"),
         "s": Decimal(1),
@@ -116,6 +123,7 @@ SIZE = Quantity(
     what="size",
     example="40GiB",
     base_unit="B",
+    usual_unit="GiB",
     factors=_BYTES,
     slips={"k": "KB", "m": "MB", "g": "GB", "t": "TB", "Ki": "KiB", "Mi": "MiB", "Gi": "GiB", "Ti": "TiB"}
     | {"gig": "GB", "gigs": "GB", "meg": "MB", "megs": "MB", "byte": "B", "bytes": "B"},
@@ -126,6 +134,7 @@ RATE = Quantity(
     what="rate",
     example="1Gbit/s",
     base_unit="B/s",
+    usual_unit="Mbit/s",
     factors={f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS,
     slips={f"{p}bps": f"{p}bit/s" for p in ("k", "M", "G", "T")}
     | {f"{p}b/s": f"{p}bit/s" for p in ("k", "M", "G", "T")}
@@ -176,7 +185,7 @@ def parse_cores(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise QuantityError(f"expected a number of cores such as 0.5; got {shown(value)}")
     if not 0 < value <= 100_000:
-        raise QuantityError(f"expected between 0 and 100000 cores; got {value}")
+        raise QuantityError(f"expected more than 0 and at most 100000 cores; got {value}")
     return float(value)
 
 

@@ -113,5 +113,6 @@ def _read(name: str, row: dict[str, Any]) -> DeviceCapability:
         fp8_tflops=share("fp8_tflops"),
         precisions=frozenset(row["precisions"]),
         sustained_ratio=row.get("sustained_ratio"),
+        devices_per_package=parts,
         source=f"grade {row['grade']}: {share_note}{row['source']}",
     )
