@@ -1,6 +1,14 @@
 """Sphinx configuration; ``sphinx-build -n -W docs build/docs`` must be clean."""
 
 import importlib.metadata
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import generate_reference
+
+# The pages of verbs, YAML keys and plug-ins are written anew at each build, so they always say what the code says.
+generate_reference.write()
 
 project = "Plait"
 author = "The Plait authors"

@@ -119,7 +119,8 @@ class FakeClient:
             "started_at_s": 0.0,
             "policy": "fifo_backfill",
             "engine": "local",
-            "limitations": ["no root"],
+            "limitations": [],
+            "last_event": 0,
         }
         return {"controller": about, "nodes": [node()], "jobs": [self.jobs[0]]}
 

@@ -28,9 +28,10 @@ def agent(
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Run this machine's agent: it starts workers, watches them, and reports to the controller.
+    """Run this machine's agent.
 
-    The controller and its token come from the state directory unless they are given.
+    It starts workers, watches them, and reports to the controller. The controller and its token come from the state
+    directory unless they are given.
     """
     from plait.agent.main import default_state_directory, run
     from plait.cli.connection import state_directory

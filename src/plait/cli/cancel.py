@@ -6,7 +6,10 @@ from plait.cli.output import print_json, say
 
 
 def cancel(job: JobArgument, state: StateOption = None, as_json: JsonOption = False) -> int:
-    """Cancel a job: its workers get SIGTERM, then SIGKILL."""
+    """Cancel a job.
+
+    Its workers get SIGTERM and, where that is not enough, SIGKILL.
+    """
     from plait.cli.connection import connect
 
     answer = connect(state).cancel(job)

@@ -6,7 +6,10 @@ from plait.cli.output import print_json, say
 
 
 def drain(node: NodeArgument, state: StateOption = None, as_json: JsonOption = False) -> int:
-    """Send no new work to a node; elastic work leaves it, other work may finish there."""
+    """Send no new work to a node.
+
+    Elastic work leaves it without losing a step; other work may finish there.
+    """
     from plait.cli.connection import connect
 
     answer = connect(state).drain(node)

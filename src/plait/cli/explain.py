@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def explain(job: JobArgument, state: StateOption = None, as_json: JsonOption = False) -> int:
-    """Tell why a job waits, why it was placed where it is, why its split is what it is, and why it was retried."""
+    """Tell why a job waits, runs where it does, or was retried.
+
+    Also why each worker gets the share of a step that it gets.
+    """
     from plait.cli.connection import connect
 
     answer = connect(state).explain(job)

@@ -21,16 +21,22 @@ TAIL_LINES = 20
 
 @dataclass(slots=True)
 class Follower:
-    """Polls the controller and shows journal lines and progress; time is an argument of each look."""
+    """Polls the controller and shows journal lines and progress; time is an argument of each look.
+
+    Attributes:
+        after: Events up to this id are old news.
+        nodes: Nodes that are known already.
+    """
 
     client: "ControllerClient"
     job_id: str
     screen: "Screen"
     after: int = 0
+    nodes: frozenset[str] = frozenset()
     narrator: Narrator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.narrator = Narrator(self.job_id)
+        self.narrator = Narrator(self.job_id, set(self.nodes))
 
     def look(self, now_s: float) -> "JobAnswer":
         """Shows everything that is new and returns the job as it was before that, so that an end is told last."""

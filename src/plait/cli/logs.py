@@ -29,7 +29,10 @@ def logs(
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Print the logs of a job's workers, merged by time; with --follow and --json one document a line."""
+    """Print the logs of a job's workers, merged by time.
+
+    With --follow and --json together each line is one document.
+    """
     from plait.cli.connection import connect
     from plait.cli.log_reader import ENDED, LogReader
 

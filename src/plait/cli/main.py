@@ -1,6 +1,7 @@
 """The ``plait`` command: the table of verbs, and how their errors become one sentence and an exit code."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -49,6 +50,14 @@ VERBS: tuple[tuple[str, Verb, str], ...] = (
 """Every verb with its panel in ``plait --help`` and an example."""
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from plait import __version__
+
+        sys.stdout.write(f"plait {__version__}\n")
+        raise typer.Exit
+
+
 def application() -> typer.Typer:
     """Returns the typer application with all verbs."""
     app = typer.Typer(
@@ -66,14 +75,11 @@ def application() -> typer.Typer:
 
 def plait(
     *,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+    ),
 ) -> None:
     """Train one model on a cluster of unequal devices, at the sum of their speeds, and let nothing stop it."""
-    if version:
-        from plait import __version__
-
-        sys.stdout.write(f"plait {__version__}\n")
-        raise typer.Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -102,6 +108,8 @@ def execute(arguments: Sequence[str]) -> int:
 
 def _tell(error: Exception, exit_code: int, as_json: bool) -> int:
     message = _sentence(error)
+    if not message:  # plait without a verb has printed its help
+        return exit_code
     if as_json:
         document: dict[str, object] = {"error": message, "kind": type(error).__name__, "exit_code": exit_code}
         if isinstance(error, SpecError):
@@ -121,7 +129,10 @@ def _sentence(error: Exception) -> str:
     shape = getattr(error, "format_message", None)
     if shape is None:
         return str(error)
-    return " ".join(str(shape()).split()).replace("(Possible options: ", "(did you mean ")
+    text = " ".join(str(shape()).split()).removeprefix("Invalid value: ")
+    text = text[:1].lower() + text[1:]
+    text = re.sub(r" \(Possible options: (.*)\)", r"; did you mean \1?", text)
+    return text.replace(". Did you mean", "; did you mean").rstrip(".")
 
 
 if __name__ == "__main__":

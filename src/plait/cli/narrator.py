@@ -15,8 +15,8 @@ class Narrator:
     """
 
     job_id: str
+    nodes: set[str] = field(default_factory=set)
     _places: dict[tuple[str, str], str] = field(default_factory=dict)
-    _nodes: set[str] = field(default_factory=set)
     _splits: dict[str, str] = field(default_factory=dict)
 
     def tell(self, record: Document) -> Iterator[str]:
@@ -48,8 +48,8 @@ class Narrator:
     def _node(self, kind: str, event: Document) -> Iterator[str]:
         if kind == "node_joined":
             node = event["node"]["id"]
-            yield f"node {node} is back" if node in self._nodes else f"node {node} joined"
-            self._nodes.add(node)
+            yield f"node {node} is back" if node in self.nodes else f"node {node} joined"
+            self.nodes.add(node)
         elif kind == "node_lost":
             yield f"node {event['node']} is lost: {event['reason']}"
         else:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def nodes(state: StateOption = None, as_json: JsonOption = False) -> int:
-    """List nodes and their devices: type, memory, predicted speed, and which worker holds them."""
+    """List devices: type, memory, speed, and who holds them."""
     from plait.cli.connection import connect
 
     found = connect(state).nodes()

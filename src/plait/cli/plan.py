@@ -1,5 +1,7 @@
 """``plait plan``: what would run where and when, without doing it."""
 
+import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,37 +11,61 @@ from plait.cli.output import print_json, print_reasons, print_table, say
 
 if TYPE_CHECKING:
     from plait.controller.answers import PlanAnswer, PlannedTask
+    from plait.spec.cluster import Cluster
     from plait.spec.job import Job
 
 
 def plan(
-    file: JobFileArgument,
-    cluster: ClusterOption = None,
-    state: StateOption = None,
-    as_json: JsonOption = False,
+    file: JobFileArgument, cluster: ClusterOption = None, state: StateOption = None, as_json: JsonOption = False
 ) -> int:
-    """Tell what of a job would run where and when, with reasons; nothing is changed.
+    """Tell what would run where and when, with reasons.
 
-    With --cluster it is planned on that cluster, idle; otherwise on the running controller's as it is now.
+    Nothing is changed. With --cluster it is planned on that cluster, idle; otherwise on the running controller's as it
+    is now.
     """
-    from plait.spec.load import load_job
+    from plait.cli.connection import connect
+    from plait.spec.load import load_cluster, load_job
 
-    job = load_job(file)
-    answer = _planned(job, cluster, state)
+    if cluster is not None:
+        description = load_cluster(cluster)
+        answer = plan_idle(load_job(file, description), description)
+    else:
+        answer = connect(state).plan(load_job(file))
     if as_json:
         print_json(answer)
         return OK
     for task in answer["tasks"]:
         _print_task(task)
-    for attempt in answer["preempts"]:
-        say(f"{attempt} would give way")
+    for line in answer["preempts"]:
+        say(line)
     return OK
 
 
+def plan_idle(job: "Job", cluster: "Cluster") -> "PlanAnswer":
+    """Returns the plan on the cluster of a file with all its nodes up and nothing running."""
+    from plait.controller.plan import plan_on
+    from plait.engines.registry import load_engine
+    from plait.schedule import machine
+    from plait.schedule.events import NodeJoined
+
+    state, event_id, now_s = machine.initial(cluster), 1, time.time()
+    with tempfile.TemporaryDirectory(prefix="plait-") as directory:
+        nodes = load_engine(cluster, Path(directory)).discover()
+    for node in nodes:
+        state, _ = machine.apply(state, NodeJoined(id=event_id, at_s=now_s, node=node))
+        event_id += 1
+    return plan_on(state, job, f"{job.name}-1", event_id=event_id, now_s=now_s)
+
+
 def _print_task(task: "PlannedTask") -> None:
-    when = "would start now" if task["starts_now"] else "would wait"
-    on = f" with {len(task['workers'])} workers" if task["workers"] else ""
-    say(f"{task['task']}: {when}{on}")
+    after = " and ".join(task["after"])
+    if not task["workers"]:
+        when = "would wait"
+    elif task["starts_now"]:
+        when = f"would start now with {len(task['workers'])} workers"
+    else:
+        when = f"would start with {len(task['workers'])} workers once {after} succeeded"
+    say(f"{task['task']}: {when}")
     print_reasons(task["reasons"])
     if task["workers"]:
         rows = [

@@ -19,7 +19,10 @@ def resize(
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Give a task another elastic range; running workers join or leave in process."""
+    """Give a task another elastic range of workers.
+
+    Workers of a running elastic task join or leave without a restart of the others.
+    """
     from plait.cli.connection import connect, task_of
 
     fewest, most = worker_range(workers)

@@ -6,7 +6,10 @@ from plait.cli.output import print_json, say
 
 
 def resume(node: NodeArgument, state: StateOption = None, as_json: JsonOption = False) -> int:
-    """Let a drained node take work again; elastic jobs grow onto it."""
+    """Let a drained node take work again.
+
+    Elastic jobs may grow onto it.
+    """
     from plait.cli.connection import connect
 
     answer = connect(state).resume(node)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plait.cli.connection import ControllerClient
     from plait.cli.private_controller import PrivateController
     from plait.cli.screen import Screen
-    from plait.controller.answers import JobAnswer
+    from plait.controller.answers import JobAnswer, StatusAnswer
     from plait.spec.cluster import Cluster
     from plait.spec.job import Job
 
@@ -71,12 +71,15 @@ def _submit_and_follow(
     from plait.cli.follow import Follower, exit_code_of_job, follow, last_words
 
     screen = _screen(as_json)
+    before = client.status()
     if not as_json:
-        _introduce(client, private)
+        _introduce(before, private)
     with ExitStack() as stack:
         interrupts = _Interrupts(stack)
         job_id = client.submit(job, Path.cwd())["job_id"]
-        result = follow(Follower(client, job_id, screen), lambda: interrupts.count > 0)
+        nodes = frozenset(node["node"] for node in before["nodes"])
+        follower = Follower(client, job_id, screen, after=before["controller"]["last_event"], nodes=nodes)
+        result = follow(follower, lambda: interrupts.count > 0)
     code = exit_code_of_job(result, was_interrupted=interrupts.count > 0)
     if as_json:
         print_json({**result, "progress": client.progress(job_id)})
@@ -89,13 +92,13 @@ def _submit_and_follow(
     return result, code
 
 
-def _introduce(client: "ControllerClient", private: "PrivateController | None") -> None:
+def _introduce(found: "StatusAnswer", private: "PrivateController | None") -> None:
     from plait.cli.nodes import print_devices
 
     if private is not None:
         say(f"private controller; from another terminal: plait status --state {private.state}")
-    print_devices(client.nodes())
-    for limitation in client.status()["controller"].get("limitations", ()):
+    print_devices(found["nodes"])
+    for limitation in found["controller"]["limitations"]:
         say(f"not emulated: {limitation}")
 
 

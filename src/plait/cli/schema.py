@@ -21,7 +21,7 @@ def schema(
     kind: Annotated[SpecKind, typer.Argument(help="Which file the schema is of.")] = SpecKind.JOB,
     as_json: JsonOption = False,  # noqa: ARG001 - a schema is JSON in any case
 ) -> int:
-    """Print the JSON Schema of job.yaml or cluster.yaml, for completion in editors."""
+    """Print the JSON Schema of a file, for editors."""
     from plait.spec.schema import schema as schema_of
 
     print_json(schema_of("cluster" if kind is SpecKind.CLUSTER else "job"))

@@ -24,7 +24,11 @@ def serve(
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Run the controller until Ctrl-C or SIGTERM; a new one goes on where the last one stopped, even a killed one."""
+    """Run the controller until Ctrl-C or SIGTERM.
+
+    Another one on the same state directory goes on where the last one stopped, even a killed one. Agents and workers go
+    on meanwhile, unless --end-agents is given.
+    """
     from plait.cli.connection import state_directory
     from plait.controller.service import ServeOptions
     from plait.controller.service import serve as run_controller

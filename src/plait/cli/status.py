@@ -19,7 +19,7 @@ def status(
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show all jobs, or one job with its tasks, attempts, workers and steps."""
+    """Show all jobs, or one job's tasks, workers and steps."""
     from plait.cli.connection import connect
 
     client = connect(state)

@@ -8,7 +8,10 @@ from plait.cli.output import print_json, say
 
 
 def submit(file: JobFileArgument, state: StateOption = None, as_json: JsonOption = False) -> int:
-    """Submit a job and return at once; once its id is printed, the job survives any crash."""
+    """Submit a job, print its id and return.
+
+    Once the id is printed, the job survives any crash of the controller.
+    """
     from plait.cli.connection import connect
     from plait.spec.load import load_job
 

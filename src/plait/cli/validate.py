@@ -24,9 +24,10 @@ def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Job and cluster files, told apart by keys.")],
     as_json: JsonOption = False,
 ) -> int:
-    """Check job and cluster files and print all their errors, each with line, column and the nearest right word.
+    """Check job and cluster files; print every error.
 
-    Jobs that are checked together with one cluster file are also checked against that cluster.
+    Each error has its line and column, and the nearest right word where there is one. Jobs that are checked together
+    with one cluster file are also checked against that cluster.
     """
     kinds = {path: kind_of(path) for path in files}
     clusters = {path: _check_cluster(path) for path in files if kinds[path] == "cluster"}
@@ -34,7 +35,10 @@ def validate(
     problems = {path: clusters[path][1] if path in clusters else _check_job(path, cluster) for path in files}
     if as_json:
         print_json(
-            [{"file": str(path), "kind": kinds[path], "ok": not problems[path], "problems": problems[path]} for path in files]
+            [
+                {"file": str(path), "kind": kinds[path], "ok": not problems[path], "problems": problems[path]}
+                for path in files
+            ]
         )
     else:
         for path in files:
