@@ -13,7 +13,7 @@ help:
 # Set-up runs once, and again only when the dependencies change.
 .venv/.ok: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
 demo: .venv/.ok
