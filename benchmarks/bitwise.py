@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import BenchmarkFailed, Nursery, Ports, Worker, clean_end, plait_environment, tails, wait_for
+from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, Worker, clean_end, plait_environment, tails, wait_for
 from report import arguments, finish
 from step_records import read
 
@@ -117,7 +117,7 @@ def main() -> int:
     found: set[str] = set()
     ordinary: set[str] = set()
     try:
-        with clean_end() as directory, Nursery(["torch", "torch._dynamo", "plait.train.session"]) as nursery:
+        with clean_end() as directory, Nursery([*TORCH_MODULES, "plait.train.session"]) as nursery:
             runs = Runs(nursery, directory, Ports())
             for split in SPLITS:
                 hashes = runs.with_split(split, exact=True)

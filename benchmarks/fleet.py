@@ -21,7 +21,15 @@ from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
 WORKERS = HERE / "workers"
+TORCH_MODULES = ("torch", "torch.nn.parallel", "torch._dynamo")
+"""What a worker would import anyway; the last one comes with the first optimizer and takes as long as torch itself."""
+
 QUIET_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def python_path() -> str:
+    """Returns the module path of workers: this directory before the caller's own."""
+    return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class BenchmarkFailed(Exception):
@@ -75,7 +83,7 @@ class Nursery:
             [python, str(WORKERS / "nursery.py"), *preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **QUIET_THREADS, "PYTHONPATH": str(HERE), "PYTHONWARNINGS": "ignore"},
+            env={**os.environ, **QUIET_THREADS, "PYTHONPATH": python_path(), "PYTHONWARNINGS": "ignore"},
             start_new_session=True,
         )
         threading.Thread(target=self._listen, daemon=True).start()

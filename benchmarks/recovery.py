@@ -11,9 +11,9 @@ fault, where the fault is later) until the last survivor has committed the step.
 device, which survivors do again in the same step. ``freeze_worst_s_over_timeout``: the worst such delay of freezes and
 pulled cables together, minus the heartbeat time-out of 1 s. ``steps_lost_max``: how far any member went back.
 ``samples_lost``, ``samples_repeated``: over the whole epoch, read from a ledger among the parameters themselves, to
-which every sample adds its own gradient; sums over all trials. ``join_gap_s``: longest gap between commits of a
-survivor from the start of the new member's process to its second commit, minus a normal step; the worst of all trials. Workers
-are forked with torch imported, since on real hosts a new member's import does not take the survivors' processors.
+which every sample adds its own gradient; sums over all trials. ``join_gap_s``: the longest gap between two commits of a
+survivor, from the start of the new member's process to its second commit, minus a normal step; the worst of all trials.
+Workers are forked with torch imported, since on real hosts a new member's import does not take the survivors' cores.
 
 torchft and torchrun are optional: ``pip install torchft-nightly``, into this interpreter or another one named by
 ``--peer-python``. torchrun's times contain the start of its processes, which is how it recovers.
@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 
 from fault_trial import MEMBERS, Outcome, draw_fault, run_trial
-from fleet import BenchmarkFailed, Nursery, Ports, clean_end
+from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, clean_end
 from links import Hosts, NoNamespaces
 from recovery_peers import PeerOutcome, has_module, run_torchft, run_torchrun
 from report import arguments, finish
@@ -44,7 +44,6 @@ PEER_PLAN = {
     ],
     "quick": [("torchft", "tuned, 1 s", "kill", 1)],
 }
-PRELOAD = ["torch", "torch.nn.parallel", "torch._dynamo"]
 Figures = dict[str, float | None]
 Peers = dict[tuple[str, str, str], list[PeerOutcome]]
 
@@ -57,7 +56,7 @@ class Stage:
         self.seed = seed
         self.peer_python = peer_python
         self.ports = Ports()
-        self.nursery = stack.enter_context(Nursery([*PRELOAD, "plait.train.session"]))
+        self.nursery = stack.enter_context(Nursery([*TORCH_MODULES, "plait.train.session"]))
         self.torchft_version = has_module(peer_python, "torchft")
         self.torch_version = has_module(peer_python, "torch")
         self._peers: Nursery | None = None
@@ -73,7 +72,7 @@ class Stage:
     def peers(self) -> Nursery:
         """Returns the nursery of the peers, started when first needed."""
         if self._peers is None:
-            self._peers = self._stack.enter_context(Nursery([*PRELOAD, "torchft"], self.peer_python))
+            self._peers = self._stack.enter_context(Nursery([*TORCH_MODULES, "torchft"], self.peer_python))
         return self._peers
 
     def plait_trial(self, kind: str, turn: int) -> Outcome:

@@ -12,13 +12,13 @@ from signal import SIGKILL, SIGSTOP
 
 from fault_trial import GLOBAL_BATCH, MEMBERS, STEP_S
 from fleet import (
-    HERE,
     QUIET_THREADS,
     WORKERS,
     BenchmarkFailed,
     Nursery,
     Ports,
     Worker,
+    python_path,
     signal_session,
     tails,
     wait_for,
@@ -155,7 +155,7 @@ class TorchrunTrial:
             **QUIET_THREADS,
             **_common(GLOBAL_BATCH // MEMBERS),
             **extra,
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": python_path(),
             "BENCH_CHECKPOINT": str(directory / "checkpoint.pt"),
         }
         port = ports.pair()

@@ -7,7 +7,7 @@ Blocks of steps of the two alternate in one run and the order rotates; both read
 import sys
 from statistics import median
 
-from fleet import BenchmarkFailed, Nursery, Ports, clean_end
+from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, clean_end
 from lanes import spread
 from report import arguments, finish
 from unequal_dp import equal_devices
@@ -17,7 +17,7 @@ def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
     rounds, steps = (8, 5) if options.quick else (24, 10)
     try:
-        with clean_end() as directory, Nursery(["torch", "torch.nn.parallel", "plait.train.session"]) as nursery:
+        with clean_end() as directory, Nursery([*TORCH_MODULES, "plait.train.session"]) as nursery:
             pairs = equal_devices(nursery, directory, Ports(), rounds, steps)
     except BenchmarkFailed as failure:
         print(f"failed: {failure}", file=sys.stderr)

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from cpu_quota import QuotaRefused, Quotas
-from fleet import BenchmarkFailed, Nursery, Ports, clean_end
+from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, clean_end
 from lanes import (
     Block,
     Lane,
@@ -37,6 +37,7 @@ GLOBAL_BATCH = 126
 """Divisible by 7 and by 9: both splits, 4:2:1 and 4:4:1, come out whole, so that rounding favours nobody."""
 
 STEP_S = 0.3
+WARM_UP_STEPS = 6
 WITHIN = 1.1
 Figures = dict[str, float | None]
 
@@ -67,9 +68,9 @@ def on_sleep_devices(lanes: tuple[Lane, Lane], ratio: Sequence[int], rounds: int
     speeds = device_speeds(ratio)
     by_hand = proportional(GLOBAL_BATCH, speeds)
     same = equal(GLOBAL_BATCH, len(ratio))
-    plait_block(plait, GLOBAL_BATCH, 8, speeds)
+    plait_block(plait, GLOBAL_BATCH, WARM_UP_STEPS, speeds)
     ddp_block(ddp, by_hand, 2, speeds)
-    few = max(2, steps // 2)
+    few = max(1, steps // 3)
     rates = interleave(
         {
             "plait": lambda: plait_block(plait, GLOBAL_BATCH, steps, speeds).samples_per_s,
@@ -93,7 +94,7 @@ def rebalance(plait: Lane, steps: int) -> tuple[float | None, list[tuple[int, tu
     """Slows device 0 of 4:2:1 four times; returns the steps until the split fits again, and what each step took."""
     before, after = device_speeds([4, 2, 1]), device_speeds([4, 2, 1])
     after[0] /= 4
-    plait_block(plait, GLOBAL_BATCH, 8, before)
+    plait_block(plait, GLOBAL_BATCH, WARM_UP_STEPS, before)
     ideal_s = GLOBAL_BATCH / sum(after)
     splits = split_of(plait_block(plait, GLOBAL_BATCH, steps, after))
     history = []
@@ -163,7 +164,7 @@ def equal_devices(
 
 
 def sleep_figures(lanes: tuple[Lane, Lane], quick: bool) -> Figures:
-    rounds, steps = (3, 5) if quick else (7, 10)
+    rounds, steps = (3, 4) if quick else (7, 10)
     shares = on_sleep_devices(lanes, [4, 2, 1], rounds, steps)
     print_rates("sleep devices 4:2:1", 3 / 7, shares)
     figures: Figures = {
@@ -189,7 +190,7 @@ def sleep_figures(lanes: tuple[Lane, Lane], quick: bool) -> Figures:
 def quota_share(lanes: tuple[Lane, Lane], quick: bool) -> tuple[float | None, str]:
     try:
         with Quotas() as quotas:
-            shares = with_quotas(lanes, quotas, 2 if quick else 7, 1.2 if quick else 3.0)
+            shares = with_quotas(lanes, quotas, 2 if quick else 7, 0.8 if quick else 3.0)
             print_rates("CPU quotas 100, 50, 25 % of a core, real compute", None, shares)
     except QuotaRefused as refusal:
         return None, str(refusal)
@@ -198,7 +199,7 @@ def quota_share(lanes: tuple[Lane, Lane], quick: bool) -> tuple[float | None, st
 
 def measure(quick: bool) -> tuple[Figures, dict[str, str]]:
     reasons: dict[str, str] = {}
-    with clean_end() as directory, Nursery(["torch", "torch.nn.parallel", "plait.train.session"]) as nursery:
+    with clean_end() as directory, Nursery([*TORCH_MODULES, "plait.train.session"]) as nursery:
         ports = Ports()
         environment = {"BENCH_MODEL": "images", "BENCH_BATCH": str(GLOBAL_BATCH), "BENCH_MICRO": str(GLOBAL_BATCH)}
         ddp = start_ddp(nursery, directory, ports, 3, environment | {"BENCH_BATCH": str(GLOBAL_BATCH // 3)})
@@ -213,7 +214,7 @@ def measure(quick: bool) -> tuple[Figures, dict[str, str]]:
         if why:
             reasons["cgroup_over_sum"] = why
         nursery.end(plait.workers + ddp.workers)
-        pairs = equal_devices(nursery, directory, ports, 4 if quick else 10, 4 if quick else 8)
+        pairs = equal_devices(nursery, directory, ports, 3 if quick else 10, 4 if quick else 8)
         ratios = [p / d for p, d in pairs]
         print("\nfour equal ranks, transformer of 1.7 million parameters, real compute")
         print(f"  Plait samples/s              {spread([p for p, _ in pairs])}")
