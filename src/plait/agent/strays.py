@@ -6,7 +6,6 @@ The agent is a subreaper, so whatever loses its parent becomes the agent's own c
 import asyncio
 import os
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 
 from plait.agent.environment import MARK
@@ -66,14 +65,14 @@ def kill_unowned(workers: frozenset[int]) -> None:
         send(process.pid, signal.SIGKILL)
 
 
-def kill_leftovers(state_directory: Path, except_pids: Iterable[int] = ()) -> int:
-    """Kills processes of workers of former agents of this node; returns how many there were.
+def kill_leftovers(owner: Path) -> int:
+    """Kills every process whose mark begins with this owner; returns how many there were.
 
-    Only right for who holds the node's lock: then every former agent is dead. This is for the case that agent and
-    guardian were killed in the same instant.
+    Only right where the owner is dead for sure. An agent that holds its node's lock knows that of its predecessors;
+    this is for the case that agent and guardian were killed in the same instant.
     """
-    start = f"{state_directory}:"
-    spared = {os.getpid(), os.getppid(), *except_pids}
+    start = f"{owner}:"
+    spared = {os.getpid(), os.getppid()}
     num_killed = 0
     for process in all_processes():
         if process.pid not in spared and environment_of(process.pid).get(MARK, "").startswith(start):

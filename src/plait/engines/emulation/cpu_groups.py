@@ -65,7 +65,8 @@ class CpuGroups:
 
     def __init__(self, hierarchy: CpuHierarchy, key: str, held: Claim) -> None:
         self._hierarchy = hierarchy
-        self._root = hierarchy.parent / f"{PREFIX}{key}"
+        self.root = hierarchy.parent / f"{PREFIX}{key}"
+        """The cluster's own group, which holds those of its hosts."""
         self._claim = held
 
     @classmethod
@@ -98,9 +99,9 @@ class CpuGroups:
     def _make_root(self) -> None:
         if self._hierarchy.version == 2:
             (self._hierarchy.parent / "cgroup.subtree_control").write_text("+cpu", encoding="ascii")
-        self._root.mkdir(exist_ok=True)
+        self.root.mkdir(exist_ok=True)
         if self._hierarchy.version == 2:
-            (self._root / "cgroup.subtree_control").write_text("+cpu", encoding="ascii")
+            (self.root / "cgroup.subtree_control").write_text("+cpu", encoding="ascii")
 
     @property
     def descriptor(self) -> int:
@@ -114,7 +115,7 @@ class CpuGroups:
             host: Its name.
             quota_cores: CPU seconds a second that the host's processes get together; None sets no limit.
         """
-        group = self._root / host
+        group = self.root / host
         group.mkdir(exist_ok=True)
         quota_us = None if quota_cores is None else max(_SMALLEST_QUOTA_US, round(PERIOD_US * quota_cores))
         if self._hierarchy.version == 1:
@@ -127,7 +128,7 @@ class CpuGroups:
 
     def close(self) -> None:
         """Kills what is left in the groups and removes them."""
-        empty_and_remove(self._root)
+        empty_and_remove(self.root)
         self._claim.close()
 
 
@@ -145,6 +146,9 @@ def remove_stale(hierarchy: CpuHierarchy, directory: Path | None = None) -> tupl
         elif not lock.exists():
             # Perhaps another container's, whose claims cannot be seen here: removed only if it is empty.
             _remove_empty(group)
+    for lock in claims.glob("*.lock"):  # a dead cluster's claims that stand for no group
+        if dead := try_exclusive(lock):
+            dead.remove()
     return tuple(removed)
 
 

@@ -99,6 +99,11 @@ class EmulatedHosts:
         return LOOPBACK if self._switch is None else self._switch.host_address
 
     @property
+    def cpu_group(self) -> Path | None:
+        """The control group that holds all processes of all hosts, where there is one."""
+        return None if self._groups is None else self._groups.root
+
+    @property
     def limitations(self) -> tuple[str, ...]:
         """What could not be emulated, in plain sentences."""
         return tuple(self._lacks)
