@@ -1,8 +1,6 @@
 """``plait plan``: what would run where and when, without doing it."""
 
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plait.cli.failures import OK
@@ -11,8 +9,13 @@ from plait.cli.output import print_json, print_reasons, print_table, say
 
 if TYPE_CHECKING:
     from plait.controller.answers import PlanAnswer, PlannedTask
+    from plait.hardware.device import Node
     from plait.spec.cluster import Cluster
     from plait.spec.job import Job
+
+ADDRESS = "127.0.0.1"
+PORTS = (21000, 1000)
+"""Where planned workers would listen; nobody does."""
 
 
 def plan(
@@ -43,18 +46,32 @@ def plan(
 
 def plan_idle(job: "Job", cluster: "Cluster") -> "PlanAnswer":
     """Returns the plan on the cluster of a file with all its nodes up and nothing running."""
-    from plait.controller.plan import plan_on
-    from plait.engines.registry import load_engine
+    from plait.controller.plan import plan_told
     from plait.schedule import machine
-    from plait.schedule.events import NodeJoined
+    from plait.schedule.events import NodeJoined, Tick
+    from plait.schedule.preview import preview
 
-    state, event_id, now_s = machine.initial(cluster), 1, time.time()
-    with tempfile.TemporaryDirectory(prefix="plait-") as directory:
-        nodes = load_engine(cluster, Path(directory)).discover()
-    for node in nodes:
-        state, _ = machine.apply(state, NodeJoined(id=event_id, at_s=now_s, node=node))
-        event_id += 1
-    return plan_on(state, job, f"{job.name}-1", event_id=event_id, now_s=now_s)
+    now_s = time.time()
+    clock = time.localtime(now_s)
+    day_s = clock.tm_hour * 3600 + clock.tm_min * 60 + clock.tm_sec
+    state, _ = machine.apply(machine.initial(cluster), Tick(id=1, at_s=now_s, day_s=day_s))
+    nodes = idle_nodes(cluster)
+    for number, node in enumerate(nodes, start=2):
+        state, _ = machine.apply(state, NodeJoined(id=number, at_s=now_s, node=node))
+    return plan_told(preview(state, job, f"{job.name}-1", event_id=len(nodes) + 2, now_s=now_s))
+
+
+def idle_nodes(cluster: "Cluster") -> "tuple[Node, ...]":
+    """Returns the nodes of a cluster file, or this machine where it names none; raises PlaitError for other engines."""
+    from plait.engines.this_machine import emulated_node, local_node
+    from plait.errors import PlaitError
+
+    if cluster.engine != "local":
+        raise PlaitError(f"what engine {cluster.engine!r} offers is known only to a controller; plan without --cluster")
+    if not cluster.nodes:
+        return (local_node(ADDRESS, PORTS),)
+    have_quotas = any(node.cpu_quota is not None for node in cluster.nodes)
+    return tuple(emulated_node(node, ADDRESS, PORTS, others_have_quotas=have_quotas) for node in cluster.nodes)
 
 
 def _print_task(task: "PlannedTask") -> None:
