@@ -79,7 +79,9 @@ def _header(summary: RunSummary, title: str) -> str:
 def _tiles(summary: RunSummary) -> str:
     tiles = []
     if summary.losses:
-        tiles.append(_tile(f"{summary.losses[0][2]:.3g} → {summary.losses[-1][2]:.3g}", "loss", "first to last step"))
+        tiles.append(
+            _tile(f"{number(summary.losses[0][2])} → {number(summary.losses[-1][2])}", "loss", "first to last step")
+        )
     missing = f"{summary.missing_steps} steps missing" if summary.missing_steps else "none missing"
     tiles.append(_tile(f"{summary.num_steps:,}", "steps", f"{missing}, {summary.num_samples:,} samples"))
     tiles.append(_tile(number(summary.samples_per_s), "samples per second", "over the whole run"))
