@@ -2,8 +2,10 @@
 
 import fcntl
 import json
+import os
 import socket
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,6 +62,9 @@ def worker_environment(
 ) -> dict[str, str]:
     """Returns the complete environment of a worker: the agent's own, then the order's, then that of the node."""
     environment = {**inherited, **dict(order.environment)}
+    if "PATH" not in dict(order.environment):
+        # So that the command `python` is one that has Plait, also where its virtual environment is not activated.
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{inherited.get('PATH', os.defpath)}"
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment["PLAIT_AGENT"] = str(socket_path)
     environment[MARK] = mark
