@@ -92,8 +92,10 @@ def shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = ascii(str(value)) if isinstance(value, str) and not str(value).isprintable() else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if not isinstance(value, str):
+        return repr(value)
+    text = str(value) if len(value) <= 56 else f"{value[:53]}..."
+    return repr(text) if text.isprintable() else ascii(text)
 
 
 _SI = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
