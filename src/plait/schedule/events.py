@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plait.hardware.device import Node
+from plait.spec.cluster import Cluster
 from plait.spec.job import FailureCause, Job, WorkerRange
 
 
@@ -144,6 +145,14 @@ class PriceChanged(_Stamp):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfigured(_Stamp):
+    """The administrator's file from now on: policy and price windows. Fed where it differs from the last one."""
+
+    cluster: Cluster
+    kind: Literal["cluster_configured"] = "cluster_configured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(_Stamp):
     """Time passed; retries with back-off, price windows and rounds look at ``at_s``. ``day_s`` is the time of day."""
 
@@ -165,5 +174,6 @@ Event = (
     | WorkerExited
     | StepReported
     | PriceChanged
+    | ClusterConfigured
     | Tick
 )

@@ -1,0 +1,39 @@
+"""Scheduling policies by name: those of Plait, and installed ones through the entry point group ``plait.policies``."""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Final, cast
+
+from plait.errors import PlaitError
+from plait.schedule.policy import Policy
+from plait.words import did_you_mean
+
+GROUP: Final = "plait.policies"
+BUILT_IN: Final = {"fifo_backfill": "plait.schedule.policies.fifo_backfill:FifoBackfill"}
+
+
+class UnknownPolicy(PlaitError):
+    """No policy of this name is installed."""
+
+
+def policy_names() -> tuple[str, ...]:
+    """Returns the names of all policies, sorted."""
+    return tuple(sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))}))
+
+
+def policy(name: str) -> Policy:
+    """Returns the policy of this name; only its own module is imported.
+
+    Raises:
+        UnknownPolicy: There is none; the message has the nearest name.
+    """
+    target = BUILT_IN.get(name)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        return cast("Policy", getattr(import_module(module), attribute)())
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return cast("Policy", point.load()())
+    known = policy_names()
+    hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+    raise UnknownPolicy(f"there is no scheduling policy {name!r}{hint}")

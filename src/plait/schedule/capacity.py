@@ -1,0 +1,181 @@
+"""What the nodes can hold, in devices and in workers of a task: all in all, and free now."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from plait.hardware.device import Device
+from plait.schedule.domain import WorkerPlacement
+from plait.schedule.placement.greedy import FreeNode
+from plait.schedule.policy import ClusterView
+from plait.schedule.state import ClusterState, NodeRecord, TaskRecord
+from plait.schedule.windows import prices
+from plait.spec.job import Task
+
+PORTS_PER_WORKER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What one worker of a task needs of one accelerator type."""
+
+    accelerator: str
+    count: int
+    memory_bytes: int | None
+    above_bytes: int | None
+    avoid: tuple[str, ...]
+
+    def accepts(self, device: Device) -> bool:
+        """Says whether this device may serve; a device of unknown memory passes only where none is asked for."""
+        if device.accelerator_type != self.accelerator or device.id in self.avoid:
+            return False
+        if self.memory_bytes is not None and (device.memory_bytes is None or device.memory_bytes < self.memory_bytes):
+            return False
+        return self.above_bytes is None or device.memory_bytes is None or device.memory_bytes > self.above_bytes
+
+
+def wishes_of(state: ClusterState, spec: Task, task: TaskRecord) -> Mapping[str, Wish]:
+    """Returns by type what one worker needs. The first request for a type counts; without any, every type serves."""
+    if spec.resources.any_of:
+        requests = [(r.accelerator, r.count, r.memory_bytes) for r in spec.resources.any_of]
+    else:
+        types = {device.accelerator_type for record in state.nodes.values() for device in record.node.devices}
+        requests = [(name, 1, None) for name in sorted(types)]
+    wishes: dict[str, Wish] = {}
+    for accelerator, count, memory_bytes in requests:
+        wish = Wish(
+            accelerator=accelerator,
+            count=count,
+            memory_bytes=memory_bytes,
+            above_bytes=task.memory_above_bytes,
+            avoid=task.avoid_devices,
+        )
+        wishes.setdefault(accelerator, wish)
+    return wishes
+
+
+class Capacity:
+    """An index over one state, made for one dispatch and kept up to date while that places workers."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._held: set[str] = set()
+        self._going: set[str] = set()
+        self._ports: dict[str, set[int]] = {}
+        self._workers_on: Counter[str] = Counter()
+        self._by_type: dict[str, list[tuple[NodeRecord, list[Device]]]] = {}
+        self._slots: dict[tuple[Wish, bool], int] = {}
+        for attempt in state.attempts.values():
+            for worker in attempt.workers.values():
+                self._hold(worker.placement)
+                if worker.is_leaving or attempt.phase == "stopping":
+                    self._going.update(worker.placement.device_ids)
+        for record in state.nodes.values():
+            if record.takes_work:
+                self._index(record)
+
+    def _index(self, record: NodeRecord) -> None:
+        by_type: dict[str, list[Device]] = {}
+        for device in record.healthy():
+            by_type.setdefault(device.accelerator_type, []).append(device)
+        for name, devices in by_type.items():
+            self._by_type.setdefault(name, []).append((record, devices))
+
+    def _hold(self, placement: WorkerPlacement) -> None:
+        self._held.update(placement.device_ids)
+        self._ports.setdefault(placement.address, set()).update(range(placement.port, placement.port + 2))
+        self._workers_on[placement.node] += 1
+
+    def take(self, placement: WorkerPlacement) -> None:
+        """Books a worker that was just placed."""
+        self._hold(placement)
+        self._slots.clear()
+
+    def view(self) -> ClusterView:
+        """Returns what a policy sees of the cluster."""
+        total, free, releasing, memory = {}, {}, {}, {}
+        for name, places in self._by_type.items():
+            devices = [device for _, some in places for device in some]
+            total[name] = len(devices)
+            free[name] = sum(device.id not in self._held for device in devices)
+            releasing[name] = sum(device.id in self._going for device in devices)
+            sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+            if sizes:
+                memory[name] = min(sizes)
+        return ClusterView(
+            now_s=self._state.now_s,
+            total=total,
+            free=free,
+            releasing=releasing,
+            memory_bytes=memory,
+            prices_per_hour=prices(self._state),
+        )
+
+    def slots(self, wish: Wish, *, free: bool) -> int:
+        """Returns how many workers with this wish all nodes can hold, when idle or on what is free now."""
+        known = self._slots.get((wish, free))
+        if known is None:
+            known = sum(self._room(record, devices, wish, free=free) for record, devices in self._places(wish))
+            self._slots[wish, free] = known
+        return known
+
+    def _places(self, wish: Wish) -> list[tuple[NodeRecord, list[Device]]]:
+        return self._by_type.get(wish.accelerator, [])
+
+    def _room(self, record: NodeRecord, devices: list[Device], wish: Wish, *, free: bool) -> int:
+        fit = sum(wish.accepts(device) and not (free and device.id in self._held) for device in devices)
+        listening = self._workers_on[record.node.id] if free else 0
+        return max(0, min(fit // wish.count, record.node.num_ports // PORTS_PER_WORKER - listening))
+
+    def speed(self, wish: Wish) -> float:
+        """Returns the mean predicted speed of one worker on the healthy devices that the wish accepts."""
+        speeds = [device.speed for _, devices in self._places(wish) for device in devices if wish.accepts(device)]
+        return wish.count * sum(speeds) / len(speeds) if speeds else 0.0
+
+    def free_nodes(self, wishes: Mapping[str, Wish], used: Mapping[str, frozenset[int]]) -> tuple[FreeNode, ...]:
+        """Returns the nodes with free devices that serve; ``used`` holds local ranks that a running gang has there."""
+        devices: dict[str, list[Device]] = {}
+        for wish in wishes.values():
+            for record, some in self._places(wish):
+                fit = [device for device in some if device.id not in self._held and wish.accepts(device)]
+                if fit:
+                    devices.setdefault(record.node.id, []).extend(fit)
+        offered = {address: set(taken) for address, taken in self._ports.items()}
+        nodes = []
+        for name, some in devices.items():
+            record = self._state.nodes[name]
+            taken = offered.setdefault(record.node.address, set())
+            ports = tuple(_free_ports(record, taken, len(some)))
+            taken.update(ports, (port + 1 for port in ports))
+            nodes.append(
+                FreeNode(node=record.node, devices=tuple(some), ports=ports, local_ranks=used.get(name, frozenset()))
+            )
+        return tuple(nodes)
+
+
+def _free_ports(record: NodeRecord, taken: set[int], most: int) -> Iterator[int]:
+    """Goes over free pairs, from where the last search ended, so that a port is not used again at once.
+
+    Nodes may share an address, so what is taken counts by address.
+    """
+    node = record.node
+    pairs = node.num_ports // PORTS_PER_WORKER
+    start = max(0, record.next_port - node.first_port) // PORTS_PER_WORKER
+    for step in range(pairs):
+        port = node.first_port + (start + step) % pairs * PORTS_PER_WORKER
+        if most > 0 and port not in taken and port + 1 not in taken:
+            most -= 1
+            yield port
+
+
+def room_for(capacity: Capacity, wishes: Mapping[str, Wish], *, mix: bool) -> int:
+    """Returns how many workers of a task the nodes can hold when all else is idle."""
+    slots = [capacity.slots(wish, free=False) for wish in wishes.values()]
+    return (sum(slots) if mix else max(slots)) if slots else 0
+
+
+def could_hold(state: ClusterState, task: TaskRecord) -> bool:
+    """Says whether the healthy nodes can hold the fewest workers of the task when all else is idle."""
+    spec = state.jobs[task.key.job_id].job.task(task.key.task)
+    wishes = wishes_of(state, spec, task)
+    return room_for(Capacity(state), wishes, mix=spec.resources.mix) >= task.workers.min

@@ -1,0 +1,190 @@
+"""One round of scheduling: show the policy what waits and runs, then do what it decides as far as it is possible."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from plait.schedule.attempts import stop
+from plait.schedule.capacity import Capacity, Wish, room_for, wishes_of
+from plait.schedule.domain import Decision
+from plait.schedule.draft import Draft
+from plait.schedule.moves import evacuate, resize, start, trim
+from plait.schedule.policy import Policy, TaskView
+from plait.schedule.state import AttemptRecord, ClusterState, TaskRecord
+from plait.schedule.windows import closed_reason
+from plait.spec.job import Task
+from plait.words import did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A task that the policy decides on, and what its workers need by type."""
+
+    view: TaskView
+    wishes: Mapping[str, Wish]
+    closed: str | None
+
+
+def dispatch(draft: Draft, policy: Policy) -> None:
+    """Moves work to where it should run now."""
+    evacuate(draft)
+    trim(draft)
+    capacity = Capacity(draft.state)
+    candidates = {c.view.key: c for c in _candidates(draft, capacity)}
+    if not candidates:
+        return
+    decided = set()
+    for decision in policy.decide(capacity.view(), [c.view for c in candidates.values()]):
+        candidate = candidates.get(decision.task)
+        if candidate is None or decision.task in decided:
+            continue
+        decided.add(decision.task)
+        if candidate.view.state == "waiting":
+            _decide_waiting(draft, capacity, candidate, decision)
+        else:
+            _decide_running(draft, capacity, candidate, decision)
+
+
+def _candidates(draft: Draft, capacity: Capacity) -> list[_Candidate]:
+    found = []
+    for job_id in draft.state.open_jobs:
+        job = draft.state.jobs[job_id]
+        for spec in job.job.tasks:
+            task = job.tasks[spec.name]
+            if task.state not in ("waiting", "starting", "running"):
+                continue
+            wishes = wishes_of(draft.state, spec, task)
+            if task.state == "waiting" and not _is_possible(draft, capacity, spec, task, wishes):
+                continue
+            found.append(_candidate(draft.state, capacity, spec, draft.task(task.key), wishes))
+    return found
+
+
+def _candidate(
+    state: ClusterState, capacity: Capacity, spec: Task, task: TaskRecord, wishes: Mapping[str, Wish]
+) -> _Candidate:
+    job = state.jobs[task.key.job_id]
+    attempt = state.attempts[task.attempt_id] if task.attempt_id is not None else None
+    closed = closed_reason(state, spec.run_during) if attempt is None else None
+    may_change = attempt is None or (attempt.can_resize and state.now_s >= attempt.grow_after_s)
+    slots = {name: capacity.slots(wish, free=False) for name, wish in wishes.items()}
+    view = TaskView(
+        key=task.key,
+        project=job.job.project,
+        priority=job.job.priority,
+        submitted_at_s=job.submitted_at_s,
+        state=task.state,
+        workers=task.workers,
+        resources=spec.resources,
+        allocation=attempt.allocation() if attempt is not None else None,
+        attained_service_s=service_s(state, task),
+        window_open=closed is None,
+        speeds={name: capacity.speed(wish) for name, wish in wishes.items() if slots[name]},
+        elastic=attempt is not None and attempt.can_resize,
+        ready_at_s=task.ready_at_s,
+        slots=slots,
+        free_slots={name: capacity.slots(wish, free=True) if may_change else 0 for name, wish in wishes.items()},
+    )
+    return _Candidate(view=view, wishes=wishes, closed=closed)
+
+
+def service_s(state: ClusterState, task: TaskRecord) -> float:
+    """Returns the worker-seconds that the task has had."""
+    attempt = state.attempts.get(task.attempt_id or "")
+    running = attempt.workers.values() if attempt is not None else ()
+    return task.service_s + sum(state.now_s - worker.started_at_s for worker in running)
+
+
+def _is_possible(draft: Draft, capacity: Capacity, spec: Task, task: TaskRecord, wishes: Mapping[str, Wish]) -> bool:
+    """Says whether the nodes there are could ever hold the task; tells at once where they could not."""
+    room = room_for(capacity, wishes, mix=spec.resources.mix)
+    if room >= task.workers.min:
+        if task.is_impossible:
+            draft.put_task(replace(task, is_impossible=False, reason="not tried yet"))
+        return True
+    reason = _impossible(draft.state, spec, task, wishes, room)
+    draft.put_task(replace(task, is_impossible=True, reason=reason))
+    return False
+
+
+def _impossible(state: ClusterState, spec: Task, task: TaskRecord, wishes: Mapping[str, Wish], room: int) -> str:
+    what = (" + " if spec.resources.mix else " or ").join(_describe(wish) for wish in wishes.values()) or "any device"
+    types = {d.accelerator_type for record in state.nodes.values() for d in record.node.devices}
+    hints = "".join(
+        f"; no node has {name}{did_you_mean(name, types)}" for name in wishes if types and name not in types
+    )
+    away = sorted(name for name, record in state.nodes.items() if not record.takes_work)
+    gone = f"; lost or drained: {', '.join(away)}" if away else ""
+    held = f"the healthy nodes can hold {room}" if state.nodes else "no node has joined yet"
+    return (
+        f"impossible for now: needs {task.workers.min} workers of {what}, {held}{hints}{gone}; waits for more devices"
+    )
+
+
+def _describe(wish: Wish) -> str:
+    size = f" with {wish.memory_bytes / 2**30:g} GiB" if wish.memory_bytes is not None else ""
+    more = f" with more than {wish.above_bytes / 2**30:g} GiB" if wish.above_bytes is not None else ""
+    return f"{f'{wish.count} x ' if wish.count > 1 else ''}{wish.accelerator}{size}{more}"
+
+
+def _decide_waiting(draft: Draft, capacity: Capacity, candidate: _Candidate, decision: Decision) -> None:
+    task = draft.task(decision.task)
+    reason = decision.reason
+    if candidate.closed is not None:
+        reason = candidate.closed
+    elif draft.now_s < task.ready_at_s:
+        reason = task.reason if task.history else reason
+    elif decision.allocation is not None:
+        refusal = _refusal(candidate, decision) or start(
+            draft, capacity, task, allocation=decision.allocation, wishes=candidate.wishes, reason=reason
+        )
+        if refusal is None:
+            return
+        reason = refusal
+    draft.put_task(replace(task, reason=reason))
+
+
+def _refusal(candidate: _Candidate, decision: Decision) -> str | None:
+    """Returns why a policy's decision breaks the task's own rules, or None."""
+    allocation = decision.allocation
+    assert allocation is not None
+    workers, resources = candidate.view.workers, candidate.view.resources
+    names = [name for name, number in allocation.counts if number > 0]
+    have = candidate.view.allocation
+    fewest = min(workers.min, have.num_workers) if have is not None else workers.min
+    if not fewest <= allocation.num_workers <= workers.max:
+        return f"the policy gave {allocation.num_workers} workers, outside {workers.min} to {workers.max}"
+    if any(name not in candidate.wishes for name in names) or any(number < 0 for _, number in allocation.counts):
+        return f"the policy gave {', '.join(names)}, which the task did not ask for"
+    if not resources.mix and len(names) > 1:
+        return f"the policy gave {' and '.join(names)} to a task that wants one type"
+    return None
+
+
+def _decide_running(draft: Draft, capacity: Capacity, candidate: _Candidate, decision: Decision) -> None:
+    attempt = draft.state.attempts.get(draft.task(decision.task).attempt_id or "")
+    if attempt is None or attempt.phase == "stopping" or attempt.num_finished > 0:
+        return
+    if decision.allocation is None:
+        stop(draft, attempt.id, "requeue", f"pre-empted: {decision.reason}")
+        return
+    if _same(attempt, decision) or _refusal(candidate, decision) is not None:
+        return
+    types = {name for name, number in decision.allocation.counts if number > 0}
+    keeps_type = candidate.view.resources.mix or types == {name for name, _ in attempt.allocation().counts}
+    if attempt.can_resize and keeps_type:
+        resize(
+            draft,
+            capacity,
+            attempt.id,
+            target=decision.allocation,
+            wishes=candidate.wishes,
+            reason=decision.reason,
+        )
+    else:
+        stop(draft, attempt.id, "requeue", f"to start anew with another allocation: {decision.reason}")
+
+
+def _same(attempt: AttemptRecord, decision: Decision) -> bool:
+    assert decision.allocation is not None
+    wanted = {name: number for name, number in decision.allocation.counts if number > 0}
+    return wanted == dict(attempt.allocation().counts)

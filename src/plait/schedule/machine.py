@@ -1,0 +1,156 @@
+"""The scheduler: a pure function from state and event to the next state and the commands that follow.
+
+Whatever comes in, late, twice, or of things that nobody knows, changes at most what it says and never raises.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from plait.hardware.device import Node
+from plait.schedule import jobs, nodes, workers
+from plait.schedule.commands import Command
+from plait.schedule.dispatch import dispatch
+from plait.schedule.draft import Draft
+from plait.schedule.events import (
+    ClusterConfigured,
+    DeviceLost,
+    DeviceReturned,
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    NodeResumed,
+    PriceChanged,
+    ResizeRequested,
+    StepReported,
+    Tick,
+    WorkerExited,
+    WorkerStarted,
+)
+from plait.schedule.policies import policy as policy_of
+from plait.schedule.policy import Policy
+from plait.schedule.state import ClusterState, MachineConfig
+from plait.spec.cluster import Cluster
+from plait.spec.job import Job
+
+State = ClusterState
+
+
+def initial(cluster: Cluster | None = None) -> ClusterState:
+    """Returns the state of a cluster where nothing has happened yet."""
+    return ClusterState(config=_config(MachineConfig(), cluster or Cluster()))
+
+
+def apply(state: ClusterState, event: Event, policy: Policy | None = None) -> tuple[ClusterState, tuple[Command, ...]]:
+    """Returns the state after the event and what has to be done now, in order.
+
+    An event whose id is not above that of the last one has been applied before and changes nothing.
+
+    Args:
+        state: The state before.
+        event: What happened.
+        policy: Who decides; None takes the one that the cluster's file names.
+    """
+    if event.id <= state.last_event_id:
+        return state, ()
+    now_s = max(state.now_s, event.at_s)
+    draft = Draft(replace(state, now_s=now_s, last_event_id=event.id), event.id)
+    _take(draft, event)
+    if _may_move(state, draft.state, event):
+        jobs.settle(draft)
+        dispatch(draft, policy or policy_of(draft.state.config.policy.name))
+        jobs.settle(draft)
+    return draft.state, tuple(draft.commands)
+
+
+def replay(events: Iterable[Event], policy: Policy | None = None, state: ClusterState | None = None) -> ClusterState:
+    """Returns the state after all events, from ``state`` or from the beginning."""
+    state = state or initial()
+    for event in events:
+        state, _ = apply(state, event, policy)
+    return state
+
+
+def is_same_but_for_time(one: ClusterState, other: ClusterState) -> bool:
+    """Says whether two states differ in nothing but the time and the number of events."""
+    return replace(
+        one,
+        last_event_id=other.last_event_id,
+        now_s=other.now_s,
+        tick_at_s=other.tick_at_s,
+        tick_day_s=other.tick_day_s,
+    ) == other and (one.tick_day_s is None) == (other.tick_day_s is None)
+
+
+def job_of(state: ClusterState, job_id: str) -> Job:
+    """Returns what was submitted as this job; raises ``KeyError`` where there is none."""
+    return state.jobs[job_id].job
+
+
+def node_of(state: ClusterState, node_id: str) -> Node | None:
+    """Returns the node as it joined last, or None where it never did."""
+    record = state.nodes.get(node_id)
+    return record.node if record is not None else None
+
+
+def holder_of(state: ClusterState, device_id: str) -> tuple[str, str] | None:
+    """Returns (attempt, worker) that holds this device, or None where it is free."""
+    for attempt in state.attempts.values():
+        for worker_id, worker in attempt.workers.items():
+            if device_id in worker.placement.device_ids:
+                return attempt.id, worker_id
+    return None
+
+
+def _may_move(before: ClusterState, after: ClusterState, event: Event) -> bool:
+    """Progress and starts are frequent and change nothing that scheduling looks at, but for a gang turning elastic."""
+    if not isinstance(event, StepReported | WorkerStarted):
+        return True
+    old, new = before.attempts.get(event.attempt_id), after.attempts.get(event.attempt_id)
+    return old is not None and new is not None and (old.can_resize != new.can_resize)
+
+
+def _take(draft: Draft, event: Event) -> None:
+    match event:
+        case JobSubmitted():
+            jobs.submitted(draft, event)
+        case JobCancelled():
+            jobs.cancelled(draft, event)
+        case ResizeRequested():
+            jobs.resized(draft, event)
+        case WorkerStarted():
+            workers.started(draft, event)
+        case WorkerExited():
+            workers.exited(draft, event)
+        case StepReported():
+            workers.reported(draft, event)
+        case _:
+            _take_cluster(draft, event)
+
+
+def _take_cluster(draft: Draft, event: Event) -> None:
+    match event:
+        case NodeJoined():
+            nodes.joined(draft, event)
+        case NodeLost():
+            nodes.lost(draft, event)
+        case NodeDrained():
+            nodes.drained(draft, event)
+        case NodeResumed():
+            nodes.resumed(draft, event)
+        case DeviceLost():
+            nodes.device_lost(draft, event)
+        case DeviceReturned():
+            nodes.device_returned(draft, event)
+        case PriceChanged(accelerator_type=name, price_per_hour=price):
+            draft.set_state(replace(draft.state, prices_per_hour={**draft.state.prices_per_hour, name: price}))
+        case ClusterConfigured(cluster=cluster):
+            draft.set_state(replace(draft.state, config=_config(draft.state.config, cluster)))
+        case Tick(day_s=day_s):
+            draft.set_state(replace(draft.state, tick_at_s=draft.now_s, tick_day_s=day_s))
+
+
+def _config(config: MachineConfig, cluster: Cluster) -> MachineConfig:
+    return replace(config, policy=cluster.policy, windows=cluster.price_windows)
