@@ -17,6 +17,7 @@ PERIOD_US = 20_000
 
 _SMALLEST_QUOTA_US = 1000
 _PATIENCE_S = 5.0
+_CLAIM_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,7 @@ class CpuGroups:
         if not os.access(hierarchy.parent, os.W_OK):
             raise PlaitError(f"{hierarchy.parent} is not writable")
         remove_stale(hierarchy)
-        held = join_claim(key) if joins else claim(key)
-        if held is None:
-            raise PlaitError(f"another cluster holds the key {key}")
+        held = _take_claim(key, joins=joins)
         groups = cls(hierarchy, key, held)
         try:
             groups._make_root()
@@ -130,6 +129,15 @@ class CpuGroups:
         """Kills what is left in the groups and removes them."""
         empty_and_remove(self.root)
         self._claim.close()
+
+
+def _take_claim(key: str, *, joins: bool) -> Claim:
+    for _ in range(_CLAIM_TRIES):
+        held = join_claim(key) if joins else claim(key)
+        if held is not None:
+            return held
+        time.sleep(0.005)  # another cluster is just looking whether the new file is a stale one
+    raise PlaitError(f"another cluster holds the key {key}")
 
 
 def remove_stale(hierarchy: CpuHierarchy, directory: Path | None = None) -> tuple[str, ...]:
