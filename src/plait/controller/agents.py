@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,6 @@ from plait.controller.proposals import (
     propose_step,
 )
 from plait.controller.writer import Writer
-from plait.schedule import machine
 from plait.schedule.commands import AbortCollectives, ResizeTask, StartTask, StopTask
 
 log = logging.getLogger(__name__)
@@ -94,6 +93,11 @@ class Switchboard:
         for talk in tuple(self._talks):
             talk.cancel()
         await asyncio.gather(*self._talks, return_exceptions=True)
+
+    def silent_s(self, node: str) -> float | None:
+        """Returns how long ago the node's agent was heard, or None where it is not connected."""
+        link = self.links.get(node)
+        return None if link is None else max(0.0, asyncio.get_running_loop().time() - link.heard_s)
 
     def silent_nodes(self, now_s: float, started_s: float) -> dict[str, float]:
         """Returns for each node whose agent should be there how long it has been silent (event loop's clock)."""
@@ -240,25 +244,24 @@ class Switchboard:
                 case StartTask(attempt_id=attempt_id) | StopTask(attempt_id=attempt_id):
                     self._send_all(attempt_id)
                 case ResizeTask(attempt_id=attempt_id, add=add, remove=remove):
-                    changed = {worker.worker_id for worker in add} | set(remove)
-                    self._send_all(attempt_id, lambda order, ids=changed: order.worker.worker_id in ids)
+                    self._send_all(attempt_id, {worker.worker_id for worker in add} | set(remove))
                 case AbortCollectives(attempt_id=attempt_id, lost=lost):
                     orders = self._writer.ledger.of_attempt(attempt_id).values()
                     for node in {order.worker.node for order in orders}:
                         if node in self.links:
                             self.links[node].send(TellLost(attempt_id=attempt_id, lost=lost))
 
-    def _send_all(self, attempt_id: str, wanted: Callable[[Order], bool] = lambda _: True) -> None:
-        for order in self._writer.ledger.of_attempt(attempt_id).values():
+    def _send_all(self, attempt_id: str, only: AbstractSet[str] | None = None) -> None:
+        for worker_id, order in self._writer.ledger.of_attempt(attempt_id).items():
             link = self.links.get(order.worker.node)
-            if link is not None and wanted(order):
+            if link is not None and (only is None or worker_id in only):
                 self._send(link, order)
 
     def _send(self, link: Link, order: Order) -> None:
         if order.stop is not None:
             self._send_stop(link, order.key, grace_s=order.stop.grace_s, reason=order.stop.reason)
             return
-        job = machine.job_of(self._writer.state, order.task.job_id)
+        job = self._writer.state.jobs[order.task.job_id].job
         message = start_message(order, job, self._writer.ledger, self._state_directory)
         link.sent_s[order.key] = asyncio.get_running_loop().time()
         link.send(message)

@@ -33,7 +33,10 @@ class ProgressAnswer(TypedDict):
 
 
 class WorkerAnswer(TypedDict):
-    """One worker of a task's newest attempt."""
+    """One worker of a task's newest attempt.
+
+    ``state`` is starting, running, stopping, or how it ended: finished, stopped, failed, lost.
+    """
 
     worker_id: str
     rank: int
@@ -41,6 +44,8 @@ class WorkerAnswer(TypedDict):
     device_ids: list[str]
     accelerator_type: str
     state: str
+    exit_code: int | None
+    detail: str
 
 
 class FailureAnswer(TypedDict):
@@ -103,13 +108,18 @@ class NodeAnswer(TypedDict):
 
 
 class ControllerAnswer(TypedDict):
-    """The controller itself; ``limitations`` says what of the cluster file the engine cannot do here."""
+    """The controller itself.
+
+    ``limitations`` says what of the cluster file the engine cannot do here; ``last_event`` is the id of the newest
+    journal record, from which on a follower may ask for events.
+    """
 
     pid: int
     started_at_s: float
     policy: str
     engine: str
     limitations: list[str]
+    last_event: int
 
 
 class StatusAnswer(TypedDict):
@@ -147,10 +157,11 @@ class ExplainAnswer(TypedDict):
 
 
 class PlannedTask(TypedDict):
-    """What would happen to one task if the job were submitted now."""
+    """What would happen to one task if the job were submitted now; ``after`` names tasks that must succeed first."""
 
     task: str
     starts_now: bool
+    after: list[str]
     workers: list[WorkerAnswer]
     reasons: list[str]
 

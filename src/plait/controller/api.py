@@ -19,7 +19,7 @@ from plait.controller.requests import Refused
 from plait.errors import PlaitError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from plait.controller.service import Controller
 
@@ -27,11 +27,18 @@ log = logging.getLogger(__name__)
 
 BODY_BYTES: Final = 4 * 2**20
 """No request is larger; a job file of a thousand tasks is about 1 MiB."""
-EVENTS_LIMIT: Final = 500
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the controller."""
+    """Leaves signals to the controller and says when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -48,20 +55,24 @@ class ApiServer:
         )
         self._server = _Server(config)
         self._listener = listener
+        self._has_ended = asyncio.Event()
 
     async def run(self) -> None:
         """Serves until ``close``."""
-        await self._server.serve(sockets=[self._listener])
+        try:
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            self._has_ended.set()
 
     async def ready(self) -> None:
         """Returns once requests are answered."""
-        while not self._server.started:
-            await asyncio.sleep(0.01)
+        await self._server.is_up.wait()
 
     async def close(self) -> None:
         """Answers what is under way and stops."""
         self._server.should_exit = True
-        await self._server.shutdown(sockets=[self._listener])
+        if self._server.started:
+            await self._has_ended.wait()
 
 
 def build(controller: "Controller", token: str) -> Starlette:
@@ -104,7 +115,9 @@ class _Guard:
             return
         headers = dict(scope["headers"])
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
-            answer = _error(401, "this request needs the header 'Authorization: Bearer TOKEN' with the controller's token")
+            answer = _error(
+                401, "this request needs the header 'Authorization: Bearer TOKEN' with the controller's token"
+            )
             answer.headers["WWW-Authenticate"] = "Bearer"
             await answer(scope, receive, send)
             return
@@ -129,10 +142,10 @@ async def _whole_body(receive: "Receive") -> bytes | None:
 
 
 def _replay(body: bytes, receive: "Receive") -> "Receive":
-    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+    messages: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    async def again() -> "dict[str, object]":  # type: ignore[misc]
-        return next(messages, None) or dict(await receive())
+    async def again() -> "Message":
+        return next(messages, None) or await receive()
 
     return again
 
@@ -143,11 +156,14 @@ def _error(status: int, message: str) -> JSONResponse:
 
 async def _say_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {404: f"there is nothing at {request.url.path}", 405: f"{request.url.path} does not take {request.method}"}
+    messages = {
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.url.path} does not take {request.method}",
+    }
     return _error(error.status_code, messages.get(error.status_code, str(error.detail)))
 
 
-async def _say_refused(request: Request, error: Exception) -> Response:
+async def _say_refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     return _error(error.status, str(error))
 

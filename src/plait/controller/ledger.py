@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from plait.controller.journal import Record, Registration, Report, Submission
 from plait.schedule.commands import AbortCollectives, Command, ResizeTask, StartTask, StopTask
 from plait.schedule.domain import TaskKey, WorkerPlacement
-from plait.schedule.events import JobSubmitted, NodeJoined, NodeLost, WorkerExited, WorkerStarted
+from plait.schedule.events import ClusterConfigured, JobSubmitted, NodeJoined, NodeLost, WorkerExited, WorkerStarted
+from plait.spec.cluster import Cluster
+from plait.spec.job import FailureCause
 from plait.wire import Codec
 
 LEAVE_GRACE_S = 30.0
@@ -51,15 +53,37 @@ class AgentRecord:
     is_present: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnd:
+    """How a worker ended; ``failure`` is None for exit code 0."""
+
+    exit_code: int | None
+    signal: int | None
+    failure: FailureCause | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """The newest attempt of a task: who it started with, who joined since, and who has ended."""
+
+    attempt_id: str
+    founders: tuple[WorkerPlacement, ...]
+    joiners: tuple[WorkerPlacement, ...] = ()
+    ends: Mapping[str, WorkerEnd] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Ledger:
-    """Submissions by job, agents by node, orders by attempt and worker, and the number of attempts of each task."""
+    """Submissions by job, agents by node, orders by attempt and worker, gangs and counts of attempts by task."""
 
+    cluster: Cluster | None = None
+    """The administrator's file that decisions follow."""
     submissions: dict[str, Submission] = field(default_factory=dict)
     agents: dict[str, AgentRecord] = field(default_factory=dict)
     orders: dict[str, dict[str, Order]] = field(default_factory=dict)
-    gangs: dict[str, tuple[WorkerPlacement, ...]] = field(default_factory=dict)
-    """The workers that each attempt with standing orders was started with."""
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    """The newest attempt of each ``JOB/TASK``, also after its end."""
     starts: dict[str, int] = field(default_factory=dict)
     """How often each ``JOB/TASK`` was started."""
 
@@ -102,11 +126,14 @@ class Ledger:
                 order = self.order(attempt_id, worker_id)
                 if order is not None:
                     self._put(replace(order, is_up=True))
-            case WorkerExited(attempt_id=attempt_id, worker_id=worker_id):
-                self._drop(attempt_id, worker_id)
+            case ClusterConfigured(cluster=cluster):
+                self.cluster = cluster
+            case WorkerExited() as ended:
+                self._end(ended)
             case NodeLost(node=node):
+                # Should the node come back, what it still runs has been given up and must end before anything else.
                 for order in self.of_node(node):
-                    self._drop(*order.key)
+                    self._put(replace(order, stop=order.stop or Stop(grace_s=0.0, reason="its node was lost")))
                 if node in self.agents:
                     self.agents[node] = replace(self.agents[node], is_present=False)
             case _:
@@ -140,11 +167,14 @@ class Ledger:
         match command:
             case StartTask(attempt_id=attempt_id, task=task, placement=placement):
                 self.starts[str(task)] = self.starts.get(str(task), 0) + 1
-                self.gangs[attempt_id] = placement.workers
+                self.gangs[str(task)] = Gang(attempt_id=attempt_id, founders=placement.workers)
                 for worker in placement.workers:
                     self._put(Order(attempt_id=attempt_id, task=task, worker=worker))
             case ResizeTask(attempt_id=attempt_id, add=add, remove=remove, reason=reason):
                 task = _task_of(attempt_id)
+                gang = self.gangs.get(str(task))
+                if gang is not None:
+                    self.gangs[str(task)] = replace(gang, joiners=(*gang.joiners, *add))
                 for worker in add:
                     self._put(Order(attempt_id=attempt_id, task=task, worker=worker, is_joiner=True))
                 self._stop(attempt_id, remove, Stop(grace_s=LEAVE_GRACE_S, reason=reason))
@@ -162,12 +192,16 @@ class Ledger:
     def _put(self, order: Order) -> None:
         self.orders.setdefault(order.attempt_id, {})[order.worker.worker_id] = order
 
-    def _drop(self, attempt_id: str, worker_id: str) -> None:
-        workers = self.orders.get(attempt_id, {})
-        workers.pop(worker_id, None)
+    def _end(self, event: WorkerExited) -> None:
+        gang = self.gangs.get(str(_task_of(event.attempt_id)))
+        if gang is not None and gang.attempt_id == event.attempt_id:
+            end = WorkerEnd(exit_code=event.exit_code, signal=event.signal, failure=event.failure, detail=event.detail)
+            task = str(_task_of(event.attempt_id))
+            self.gangs[task] = replace(gang, ends={**gang.ends, event.worker_id: end})
+        workers = self.orders.get(event.attempt_id, {})
+        workers.pop(event.worker_id, None)
         if not workers:
-            self.orders.pop(attempt_id, None)
-            self.gangs.pop(attempt_id, None)
+            self.orders.pop(event.attempt_id, None)
 
 
 def _task_of(attempt_id: str) -> TaskKey:

@@ -1,7 +1,6 @@
 """Keeps agents on the engine's nodes: launches them, hears of dead ones, ends silent ones, starts them anew."""
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
@@ -66,10 +65,12 @@ class NodeWatch:
             elif silent_s > self._timing.fence_s and node not in self._fenced:
                 self._fence(node, silent_s)
 
-    def stop(self) -> None:
-        """Ends all agents with their workers."""
-        if self._launch_id is not None:
-            self._engine.cancel(self._launch_id)
+    async def end_agents(self) -> None:
+        """Ends all agents with their workers, and starts none anew."""
+        launch_id, self._launch_id, self._launch = self._launch_id, None, None
+        await self.close()
+        if launch_id is not None:
+            await asyncio.to_thread(self._engine.cancel, launch_id)
 
     async def close(self) -> None:
         """Starts no more agents."""
@@ -99,9 +100,8 @@ class NodeWatch:
 
     async def _revive(self, node: str, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        assert self._launch is not None
-        assert self._launch_id is not None
-        with contextlib.suppress(OSError):
-            nodes = tuple(one.id for one in self._launch.nodes if one.id not in self._fenced)
-            self._engine.resize(self._launch_id, nodes)
-            log.info("node %s: its agent was started anew", node)
+        if self._launch is None or self._launch_id is None:
+            return
+        nodes = [one.id for one in self._launch.nodes if one.id not in self._fenced]
+        self._engine.resize(self._launch_id, nodes)
+        log.info("node %s: its agent was started anew", node)

@@ -86,7 +86,8 @@ def _task_variables(task: Task, order: Order, job: Job) -> dict[str, str]:
 def _gang(order: Order, ledger: Ledger) -> tuple[WorkerPlacement, ...]:
     """Returns the workers to meet: those the attempt starts with, or for a joiner those that run now."""
     if not order.is_joiner:
-        return ledger.gangs.get(order.attempt_id, (order.worker,))
+        gang = ledger.gangs.get(str(order.task))
+        return gang.founders if gang is not None and gang.attempt_id == order.attempt_id else (order.worker,)
     peers = (peer for peer in ledger.of_attempt(order.attempt_id).values() if peer.key != order.key)
     running = (peer.worker for peer in peers if peer.stop is None and (peer.is_up or not peer.is_joiner))
     return tuple(sorted(running, key=lambda worker: worker.rank))

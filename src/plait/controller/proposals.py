@@ -3,8 +3,8 @@
 from plait.agent.messages import Progress, Register, WorkerDown, WorkerUp
 from plait.controller.journal import Registration, Report
 from plait.controller.writer import Proposal, View
-from plait.schedule import machine
 from plait.schedule.events import NodeJoined, NodeLost, StepReported, WorkerExited, WorkerStarted
+from plait.spec.job import FailureCause
 
 
 def propose_lost(node: str, reason: str, view: View) -> Proposal | None:
@@ -45,7 +45,8 @@ def propose_joined(register: Register, view: View) -> Proposal | None:
     """The agent's node takes part; nothing is new where the same process only connected again."""
     agent = view.ledger.agents.get(register.node.id)
     is_same = agent is not None and agent.is_present and agent.incarnation == register.incarnation
-    if is_same and machine.node_of(view.state, register.node.id) == register.node:
+    record = view.state.nodes.get(register.node.id)
+    if is_same and record is not None and record.node == register.node:
         return None
     return Proposal(
         event=NodeJoined(id=view.id, at_s=view.at_s, node=register.node),
@@ -83,7 +84,7 @@ def propose_exit_unknown(key: tuple[str, str], detail: str, view: View) -> Propo
     order = view.ledger.order(*key)
     if order is None:
         return None
-    failure = "cancelled" if order.stop is not None else "lost"
+    failure: FailureCause = "cancelled" if order.stop is not None else "lost"
     return Proposal(
         event=WorkerExited(
             id=view.id,

@@ -1,9 +1,8 @@
 """Reads what requests carry and says in one sentence what is wrong with it."""
 
-import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeVar
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 from plait.errors import PlaitError
 from plait.spec.job import Job
 from plait.wire import Codec
+from plait.words import did_you_mean
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """What job, task and worker names may be: they become names of directories."""
@@ -88,7 +88,7 @@ def check_job(job: Job) -> None:
             )
         for need in task.needs:
             if need not in known or need == task.name:
-                raise _unprocessable(f"task {task.name!r} needs {need!r}{nearest(need, known - {task.name})}")
+                raise _unprocessable(f"task {task.name!r} needs {need!r}{did_you_mean(need, known - {task.name})}")
     _check_acyclic({task.name: task.needs for task in job.tasks})
 
 
@@ -101,12 +101,6 @@ def digest_of(request: SubmitRequest) -> str:
 def is_name(text: str) -> bool:
     """Returns whether this may be part of a path."""
     return _NAME.fullmatch(text) is not None
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns ``; did you mean 'x'?`` or an empty string."""
-    near = difflib.get_close_matches(word, sorted(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def number_of(query: Mapping[str, Any], key: str, default: int) -> int:

@@ -1,27 +1,35 @@
 """The running controller: one process that owns a state directory, its agents and its HTTP API."""
 
 import asyncio
-import contextlib
 import datetime as dt
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from plait.controller.agents import Switchboard, Timing
-from plait.controller.endpoint import Endpoint, StateLock, ensure_token, read_endpoint, write_endpoint
+from plait.controller.endpoint import (
+    TOKEN_NAME,
+    Endpoint,
+    StateLock,
+    ensure_token,
+    read_endpoint,
+    read_token,
+    write_endpoint,
+)
 from plait.controller.nodes import NodeWatch
 from plait.controller.progress import ProgressBoard
-from plait.controller.store import StoreUnusable, open_store
-from plait.controller.writer import Proposal, View, Writer
+from plait.controller.store import open_store
+from plait.controller.writer import Proposal, View, Writer, propose_cluster
 from plait.engines.engine import Engine, Launch
 from plait.errors import ControllerUnreachable
-from plait.schedule import machine
 from plait.schedule.events import Tick
 from plait.spec.cluster import Cluster
 
@@ -66,6 +74,7 @@ class Controller:
     board: ProgressBoard
     watch: NodeWatch
     limitations: tuple[str, ...] = ()
+    pid: int = field(default_factory=os.getpid)
     started_at_s: float = field(default_factory=time.time)
 
 
@@ -90,72 +99,71 @@ def serve(cluster: Cluster, state_directory: Path, options: ServeOptions | None 
 async def _serve(cluster: Cluster, state_directory: Path, options: ServeOptions) -> None:
     from plait.engines.registry import load_engine
 
-    token = ensure_token(state_directory)
-    store = open_store(cluster.store, state_directory)
-    writer = Writer(store, store.recover(), machine.initial(cluster), time.time)
     engine = load_engine(cluster, state_directory)
+    async with running(cluster, state_directory, options, engine) as (controller, parts):
+        await parts.until_asked_to_end(options.die_with)
+        log.info("the controller ends")
+        if options.ends_agents or options.die_with is not None:
+            await controller.watch.end_agents()
+
+
+@asynccontextmanager
+async def running(
+    cluster: Cluster, state_directory: Path, options: ServeOptions, engine: Engine
+) -> AsyncIterator[tuple[Controller, "Parts"]]:
+    """Runs a controller on an engine within this event loop; the caller holds the state directory's lock."""
+    token = ensure_token(state_directory)
+    writer = Writer(open_store(cluster.store, state_directory), time.time)
     timing = options.timing or Timing(lease_s=None if cluster.engine == "local" else REMOTE_LEASE_S)
     board = ProgressBoard()
     switchboard = Switchboard(writer, board, token=token, state_directory=state_directory, timing=timing)
-    watch = NodeWatch(engine, switchboard, timing)
     controller = Controller(
         cluster=cluster,
         state_directory=state_directory,
         writer=writer,
         switchboard=switchboard,
         board=board,
-        watch=watch,
+        watch=NodeWatch(engine, switchboard, timing),
     )
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(writer.close)
-        tasks = _Tasks()
-        stack.push_async_callback(tasks.cancel)
-        tasks.start(writer.run())
-        await _open(controller, engine, options, token, stack, tasks)
-        await tasks.until_asked_to_end(options.die_with)
-        log.info("the controller ends")
-        if options.ends_agents or options.die_with is not None:
-            await asyncio.to_thread(watch.stop)
+    async with Parts() as parts:
+        parts.at_end(writer.close)
+        parts.start(writer.run())
+        await writer.put(partial(propose_cluster, cluster))
+        endpoint = await _open(controller, engine, options, parts)
+        launch = Launch(
+            nodes=tuple(engine.discover()),
+            controller=endpoint.agents,
+            token_file=state_directory / TOKEN_NAME,
+            die_with=options.die_with,
+            linger_s=options.linger_s,
+        )
+        parts.start(controller.watch.watch())
+        controller.watch.start(launch)
+        parts.start(_tick(controller))
+        yield controller, parts
 
 
-async def _open(
-    controller: Controller,
-    engine: Engine,
-    options: ServeOptions,
-    token: str,
-    stack: contextlib.AsyncExitStack,
-    tasks: "_Tasks",
-) -> None:
-    """Opens both ports, publishes them, and only then starts agents."""
+async def _open(controller: Controller, engine: Engine, options: ServeOptions, parts: "Parts") -> Endpoint:
+    """Opens both ports and publishes them."""
     from plait.controller.api import ApiServer
 
     state_directory = controller.state_directory
     agents_host = engine.prepare()
     controller.limitations = engine.limitations()
-    api_port, agents_port = _last_ports(state_directory)
-    listener = _bind(options.listen, api_port)
-    stack.callback(listener.close)
-    agents_port = await _open_switchboard(controller.switchboard, agents_host, options.agents_port, agents_port)
-    stack.push_async_callback(controller.switchboard.close)
-    stack.push_async_callback(controller.watch.close)
-    api = ApiServer(controller, token, listener)
-    stack.push_async_callback(api.close)
-    tasks.start(api.run())
+    last_api_port, last_agents_port = _last_ports(state_directory)
+    listener = _bind(options.listen, last_api_port)
+    agents_port = await _open_switchboard(controller.switchboard, agents_host, options.agents_port, last_agents_port)
+    parts.at_end(controller.switchboard.close)
+    parts.at_end(controller.watch.close)
+    api = ApiServer(controller, read_token(state_directory), listener)
+    parts.at_end(api.close)
+    parts.start(api.run())
     await api.ready()
     host, port = listener.getsockname()[:2]
     endpoint = Endpoint(api=f"http://{host}:{port}", agents=f"{agents_host}:{agents_port}", pid=os.getpid())
     write_endpoint(state_directory, endpoint)
     log.info("listening: API %s, agents %s", endpoint.api, endpoint.agents)
-    launch = Launch(
-        nodes=tuple(engine.discover()),
-        controller=endpoint.agents,
-        token_file=state_directory / "token",
-        die_with=options.die_with,
-        linger_s=options.linger_s,
-    )
-    tasks.start(controller.watch.watch())
-    controller.watch.start(launch)
-    tasks.start(_tick(controller))
+    return endpoint
 
 
 async def _tick(controller: Controller) -> None:
@@ -182,14 +190,33 @@ def _propose_tick(view: View) -> Proposal:
     return Proposal(event=Tick(id=view.id, at_s=view.at_s, day_s=day_s))
 
 
-class _Tasks:
+class Parts:
     """The controller's long-running parts: when one fails, all end and the error is raised."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closings: list[Callable[[], Awaitable[None]]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # The first to open, the writer and its store, is the last to close, after everything that uses it.
+        for close in reversed(self._closings[1:]):
+            await close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for close in self._closings[:1]:
+            await close()
 
     def start(self, part: Coroutine[Any, Any, None]) -> None:
+        """Runs a part until the end."""
         self._tasks.add(asyncio.create_task(part))
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Calls ``close`` at the end, the last one first."""
+        self._closings.append(close)
 
     async def until_asked_to_end(self, die_with: int | None) -> None:
         """Returns on SIGTERM, SIGINT or the end of ``die_with``; raises what made a part fail."""
@@ -207,14 +234,6 @@ class _Tasks:
         finally:
             for wait in waits:
                 wait.cancel()
-
-    async def cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, Exception) and not isinstance(outcome, StoreUnusable):
-                log.error("a part of the controller ended with an error", exc_info=outcome)
 
 
 async def _flag(event: asyncio.Event) -> None:

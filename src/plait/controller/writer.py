@@ -10,22 +10,26 @@ from typing import Final
 from plait.controller.journal import Note, Record
 from plait.controller.ledger import Ledger
 from plait.controller.store import Recovered, Snapshot, Store, StoreUnusable
-from plait.schedule import machine
-from plait.schedule.events import Event, StepReported, Tick
+from plait.schedule.events import ClusterConfigured, Event, StepReported, Tick
+from plait.schedule.machine import apply, initial, is_same_but_for_time
+from plait.schedule.state import ClusterState
+from plait.spec.cluster import Cluster
 from plait.wire import Codec
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY: Final = 500
 """Records between two snapshots."""
-_STATE: Codec[machine.State] = Codec(machine.State)
+TICK_KEPT_S: Final = 60.0
+"""A tick that changes nothing is written this often at least, so that the time of day never drifts."""
+_STATE: Codec[ClusterState] = Codec(ClusterState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What a proposer sees: everything written so far, the id and the time (Unix seconds) of the event to make."""
 
-    state: machine.State
+    state: ClusterState
     ledger: Ledger
     id: int
     at_s: float
@@ -49,8 +53,9 @@ class Writer:
     ``state`` and ``ledger`` hold what is durable. Whoever listens hears of a record only once it is.
     """
 
-    def __init__(self, store: Store, recovered: Recovered, initial: machine.State, clock: Callable[[], float]) -> None:
-        self.state, self.ledger, self.last_id, self._last_at_s = _replay(recovered, initial)
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        recovered = store.recover()
+        self.state, self.ledger, self.last_id, self._last_at_s = _replay(recovered)
         self._store = store
         self._clock = clock
         self._next_state = self.state
@@ -107,7 +112,12 @@ class Writer:
                 _settle(future, error)
         records = [record for _, record in outcomes if record is not None]
         if records:
-            await self._append(records)
+            try:
+                await self._append(records)
+            except StoreUnusable as error:
+                for future, _ in outcomes:
+                    _settle(future, error)
+                raise
         for future, record in outcomes:
             _settle(future, record)
         if self._since_snapshot >= SNAPSHOT_EVERY:
@@ -132,8 +142,8 @@ class Writer:
         proposal = propose(View(state=self._next_state, ledger=self._next_ledger, id=self._next_id, at_s=at_s))
         if proposal is None:
             return None
-        state, commands = machine.apply(self._next_state, proposal.event)
-        if isinstance(proposal.event, Tick) and not commands and machine.is_same_but_for_time(state, self._next_state):
+        state, commands = apply(self._next_state, proposal.event)
+        if isinstance(proposal.event, Tick) and not commands and _is_idle(self._next_state, state):
             return None
         record = Record(event=proposal.event, commands=tuple(commands), note=proposal.note)
         self._next_state = state
@@ -146,14 +156,29 @@ class Writer:
         return Snapshot(id=self.last_id, state=_STATE.encode(self.state), ledger=self.ledger.dump())
 
 
-def _replay(recovered: Recovered, initial: machine.State) -> tuple[machine.State, Ledger, int, float]:
-    state, ledger, last_id, at_s = initial, Ledger(), 0, 0.0
+def propose_cluster(cluster: Cluster, view: View) -> Proposal | None:
+    """The administrator's file may have changed while the controller was away."""
+    if view.ledger.cluster == cluster:
+        return None
+    return Proposal(event=ClusterConfigured(id=view.id, at_s=view.at_s, cluster=cluster))
+
+
+def _is_idle(before: ClusterState, after: ClusterState) -> bool:
+    """Returns whether a tick changed nothing but the time, and the time is not worth keeping either."""
+    if before.tick_day_s is None or after.now_s - before.tick_at_s > TICK_KEPT_S:
+        return False
+    return is_same_but_for_time(before, after)
+
+
+def _replay(recovered: Recovered) -> tuple[ClusterState, Ledger, int, float]:
+    state, ledger, last_id, at_s = initial(), Ledger(), 0, 0.0
     if recovered.snapshot is not None:
         state = _STATE.decode(recovered.snapshot.state)
+        at_s = state.now_s
         ledger = Ledger.load(recovered.snapshot.ledger)
         last_id = recovered.snapshot.id
     for record in recovered.records:
-        state, commands = machine.apply(state, record.event)
+        state, commands = apply(state, record.event)
         if tuple(commands) != record.commands:
             raise StoreUnusable(
                 f"record {record.event.id} ({record.event.kind}) was decided otherwise when it was written; "
