@@ -28,6 +28,7 @@ def check_job(root: At, report: Report, cluster: Cluster | None) -> None:
     _task_names(tasks, report)
     _needs(tasks, report)
     for task in tasks:
+        _program(task, report)
         _worker_range(task, report)
         _requests(task, report)
         if cluster is not None:
@@ -140,6 +141,12 @@ def _way(graph: dict[str, list[str]], start: str, goal: str) -> list[str] | None
                 came_from[following] = node
                 queue.append(following)
     return None
+
+
+def _program(task: At, report: Report) -> None:
+    program = next(iter(items(task, "command")), None)
+    if program is not None and program.text() == "":
+        report.add(program.place, program.path, "the name of the program is empty")
 
 
 def _worker_range(task: At, report: Report) -> None:

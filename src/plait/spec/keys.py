@@ -7,6 +7,21 @@ from plait.spec.document import Document
 from plait.spec.tree import Entry, Mapping, Node, Path, Report, Scalar, Sequence
 from plait.words import likeness, nearest
 
+# Keys that other programs have for what is meant here.
+_SLIPS = {
+    "depends_on": "needs",
+    "dependencies": "needs",
+    "environment": "env",
+    "cmd": "command",
+    "run": "command",
+    "cwd": "working_directory",
+    "workdir": "working_directory",
+    "replicas": "workers",
+    "every": "interval",
+    "devices": "slots",
+    "cpus": "cpu_quota",
+}
+
 _SURE = 0.75
 """From this likeness on a wrong key is read as the right one, so that its value is checked too."""
 
@@ -27,9 +42,12 @@ class KeyCheck:
         self._report = report
         self.forms: dict[Path, type[Document]] = {}
         self.excused: set[Path] = set()
+        self._homes: dict[str, str | None] = {}
 
     def clean(self, node: Node, form: type[Document], path: Path = ()) -> Node:
         """Returns the node with right keys only; a misspelt key whose meaning is plain gets its right name."""
+        if not path:
+            self._homes = dict(_homes(form))
         self.forms[path] = form
         if not isinstance(node, Mapping):
             return node
@@ -61,14 +79,31 @@ class KeyCheck:
         return Sequence(node.place, [self.clean(item, form, (*path, i)) for i, item in enumerate(node.items)])
 
     def _unknown(self, entry: Entry, allowed: dict[str, Any], taken: set[str], path: Path) -> str | None:
-        near = nearest(entry.key, allowed)
-        hint = f"keys here are {', '.join(allowed)}" if near is None else f"did you mean {near!r}?"
+        slip = _SLIPS.get(entry.key)
+        near = slip if slip in allowed else nearest(entry.key, allowed)
+        home = self._homes.get(entry.key)
+        if near is not None:
+            hint = f"did you mean {near!r}?"
+        else:
+            hint = f"it belongs in {home}" if home else f"keys here are {', '.join(allowed)}"
         self._report.add(entry.key_place, (*path, entry.key), f"unknown key; {hint}")
         if near is None or near in taken:
             return None
         taken.add(near)
         self.excused.add((*path, near))
-        return near if likeness(entry.key, near) >= _SURE else None
+        return near if near == slip or likeness(entry.key, near) >= _SURE else None
+
+
+def _homes(form: type[Document], place: str = "") -> Iterator[tuple[str, str | None]]:
+    """Yields each key with the place that it belongs in, or ``None`` where there are several."""
+    seen: dict[str, str | None] = {}
+    for key, annotation in allowed_keys(form).items():
+        if place:
+            seen[key] = place
+        for inner in _forms_in(annotation):
+            for name, home in _homes(inner, f"{place}.{key}" if place else key):
+                seen[name] = None if name in seen else home
+    yield from seen.items()
 
 
 def _forms_in(annotation: Any) -> Iterator[type[Document]]:
