@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.train.work import CapacityExceeded, DataPlan, deal, permutation, redeal, rng_key, sample_key
+from plait.train.work import CapacityExceeded, DataPlan, _sorted_order, deal, permutation, redeal, rng_key, sample_key
 
 plans = st.builds(
     lambda num_samples, batch, parts, seed: DataPlan(
@@ -57,6 +57,19 @@ def test_permutation_is_that_of_the_first_release() -> None:
     assert not np.array_equal(permutation(8, 3, 1000), permutation(7, 3, 1000))
     with pytest.raises(ValueError, match="read-only"):
         permutation(7, 3, 12)[0] = 5
+
+
+@given(st.lists(st.integers(0, 5), max_size=60))
+def test_equal_words_are_ordered_stably(words: list[int]) -> None:
+    order = _sorted_order(np.array(words, dtype=np.uint64))
+    assert order.tolist() == sorted(range(len(words)), key=words.__getitem__)
+
+
+def test_an_epoch_can_be_prepared() -> None:
+    plan = DataPlan(num_samples=50, global_batch=4, micro_batches=2, seed=11)
+    plan.prepare(6)
+    first = permutation(11, 6, 50)
+    assert plan.indices(6 * plan.steps_per_epoch, 0).base is first
 
 
 def test_unshuffled_plan_keeps_the_order() -> None:

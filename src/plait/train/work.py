@@ -75,12 +75,21 @@ def permutation(seed: int, epoch: int, num_samples: int) -> NDArray[np.int64]:
     found = _permutations.get(key)
     if found is None:
         words = np.random.Philox(key=_key(_EPOCH_DOMAIN, seed, epoch)).random_raw(num_samples)
-        found = np.argsort(words, kind="stable").astype(np.int64, copy=False)
+        found = _sorted_order(words)
         found.flags.writeable = False
         _permutations[key] = found
         while len(_permutations) > _KEPT_PERMUTATIONS:
             _permutations.popitem(last=False)
     return found
+
+
+def _sorted_order(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Returns the one stable order of the words; the faster sort gives the same wherever no two are equal."""
+    order = np.argsort(words)
+    ranked = words[order]
+    if bool((ranked[1:] == ranked[:-1]).any()):
+        order = np.argsort(words, kind="stable")
+    return order.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +132,11 @@ class DataPlan:
     def epoch_of(self, step: int) -> int:
         """Returns the epoch that a global step lies in."""
         return step // self.steps_per_epoch
+
+    def prepare(self, epoch: int) -> None:
+        """Makes the order of an epoch ahead of its first use, as from a thread: a million samples take about 0.2 s."""
+        if self.shuffle:
+            permutation(self.seed, epoch, self.num_samples)
 
     def step_size(self, step: int) -> int:
         """Returns the number of samples in a global step."""
