@@ -31,8 +31,9 @@ from plait.spec.cluster import Cluster, EmulatedNode
 from plait.spec.job import Job, Resources, Task, WorkerRange
 
 CLIENTS = 5
-LONGEST_LIFE_S = 2.0
-"""A controller lives up to this long; it answers about half a second after its start."""
+EARLY_SHARE = 1 / 3
+LONGEST_LIFE_S = 1.5
+"""A controller that is not killed while it starts lives up to this long once it answers."""
 PATIENCE_S = 120.0
 STOP_S = 30.0
 MARK = "PLAIT_BENCHMARK_MARK"
@@ -83,20 +84,36 @@ class Controllers:
         command = [sys.executable, __file__, "--serve", str(self.state)]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=self._environment)
 
-    def live_and_die(self, life_s: float) -> None:
-        """Starts one and kills it after ``life_s``; notes how long it took to answer, if it came so far."""
+    def start_and_wait(self) -> None:
+        """Starts the first one and waits until it answers."""
+        started_s = time.monotonic()
+        self.start()
+        while not self.answers():
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() - started_s > PATIENCE_S:
+                raise RuntimeError(f"the first controller does not answer: {self.last_words()}")
+            time.sleep(0.01)
+        self.starts_s.append(time.monotonic() - started_s)
+
+    def live_and_die(self, chance: random.Random) -> None:
+        """Starts one and kills it: a third of them at a random moment of their start, the others some time after it."""
         started_s = time.monotonic()
         self.start()
         assert self._process is not None
-        answered = False
-        while time.monotonic() - started_s < life_s:
-            if not answered and self.answers():
-                answered = True
-                self.starts_s.append(time.monotonic() - started_s)
+        usual_start_s = statistics.median(self.starts_s)
+        is_early = chance.random() < EARLY_SHARE
+        dies_s = started_s + chance.uniform(0.0, usual_start_s) if is_early else float("inf")
+        after_s = chance.uniform(0.0, LONGEST_LIFE_S)
+        has_answered = False
+        while (now_s := time.monotonic()) < dies_s:
+            if not has_answered and self.answers():
+                has_answered = True
+                self.starts_s.append(now_s - started_s)
+                dies_s = min(dies_s, now_s + after_s)
             if self._process.poll() is not None:
                 raise RuntimeError(f"the controller ended by itself: {self.last_words()}")
-            time.sleep(min(0.02, max(0.0, life_s - (time.monotonic() - started_s))))
-        self.killed_while_starting += not answered
+            time.sleep(min(0.01, max(0.0, dies_s - now_s)))
+        self.killed_while_starting += not has_answered
         self.kill()
 
     def kill(self) -> None:
@@ -241,14 +258,12 @@ def measure(kills: int, seed: int, state: Path, mark: str) -> tuple[dict[str, fl
         for number in range(CLIENTS)
     ]
     try:
-        controllers.start()
-        while not controllers.answers():
-            time.sleep(0.02)
+        controllers.start_and_wait()
         for thread in clients:
             thread.start()
         controllers.kill()
-        for number in range(kills):
-            controllers.live_and_die(chance.uniform(0.05, LONGEST_LIFE_S))
+        for number in range(1, kills):
+            controllers.live_and_die(chance)
             if (number + 1) % 10 == 0:
                 print(f"{number + 1} kills, {len(account.places)} jobs accepted", flush=True)
         controllers.start()
@@ -263,9 +278,9 @@ def measure(kills: int, seed: int, state: Path, mark: str) -> tuple[dict[str, fl
     if not ended_well:
         told.append(f"the last controller did not end when asked to: {controllers.last_words()}")
     figures["orphans"] = len(orphans)
-    figures["kills"] = kills + 1
+    figures["kills"] = kills
     figures["kills_while_starting"] = controllers.killed_while_starting
-    figures["restart_median_s"] = round(statistics.median(controllers.starts_s), 3) if controllers.starts_s else None
+    figures["restart_median_s"] = round(statistics.median(controllers.starts_s), 3)
     for pid in orphans:
         os.kill(pid, signal.SIGKILL)
     return figures, told
@@ -279,7 +294,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=None, help="how often the controller is killed")
     parser.add_argument("--keep", action="store_true", help="keep the state directory")
     options = parser.parse_args()
-    kills = options.kills or (15 if options.quick else 99)
+    kills = options.kills or (12 if options.quick else 100)
     mark = uuid.uuid4().hex
     state = Path(tempfile.mkdtemp(prefix="plait-kill-"))
     try:
