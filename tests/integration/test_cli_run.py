@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
 DEADLINE_S = 60.0
 CLUSTER = """\
 apiVersion: v1

@@ -10,7 +10,7 @@ def worker(name: str, device: str = "a100/0", accelerator_type: str = "A100") ->
         "worker_id": name,
         "device_ids": [device],
         "accelerator_type": accelerator_type,
-        "node": device.split("/")[0],
+        "node": device.partition("/")[0],
     }
 
 

@@ -22,7 +22,7 @@ def worker(name: str = "w0", device: str = "a100/0", state: str = "running") -> 
     return {
         "worker_id": name,
         "rank": int(name[1:]),
-        "node": device.split("/")[0],
+        "node": device.partition("/")[0],
         "device_ids": [device],
         "accelerator_type": "A100",
         "state": state,

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from plait.cli.output import counted
+
 Document = Mapping[str, Any]
 
 
@@ -88,7 +90,7 @@ class Narrator:
             for worker in placement["workers"]:
                 self._settle(attempt_id, worker)
             places = ", ".join(self._who(attempt_id, worker["worker_id"]) for worker in placement["workers"])
-            yield f"{task}: starts with {len(placement['workers'])} workers: {places}"
+            yield f"{task}: starts with {counted(len(placement['workers']), 'worker')}: {places}"
             for reason in placement.get("reasons", ()):
                 yield f"{task}: {reason}"
         elif kind == "resize_task":

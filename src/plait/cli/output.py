@@ -59,6 +59,11 @@ def print_reasons(reasons: Iterable[str], indent: str = "  ") -> None:
         say(f"{indent}{reason}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns ``1 worker`` or ``2 workers``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def human_bytes(value: int | None) -> str | None:
     """Returns ``40 GiB`` for 40 * 2**30; None stays None."""
     if value is None:

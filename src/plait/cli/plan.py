@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from plait.cli.failures import OK
 from plait.cli.options import ClusterOption, JobFileArgument, JsonOption, StateOption
-from plait.cli.output import print_json, print_reasons, print_table, say
+from plait.cli.output import counted, print_json, print_reasons, print_table, say
 
 if TYPE_CHECKING:
     from plait.controller.answers import PlanAnswer, PlannedTask
@@ -76,17 +76,18 @@ def idle_nodes(cluster: "Cluster") -> "tuple[Node, ...]":
 
 def _print_task(task: "PlannedTask") -> None:
     after = " and ".join(task["after"])
+    workers = counted(len(task["workers"]), "worker")
     if not task["workers"]:
         when = "would wait"
     elif task["starts_now"]:
-        when = f"would start now with {len(task['workers'])} workers"
+        when = f"would start now with {workers}"
     else:
-        when = f"would start with {len(task['workers'])} workers once {after} succeeded"
+        when = f"would start with {workers} once {after} succeeded"
     say(f"{task['task']}: {when}")
     print_reasons(task["reasons"])
     if task["workers"]:
         rows = [
-            (worker["worker_id"], worker["rank"], " ".join(worker["device_ids"]), worker["accelerator_type"])
+            (f"  {worker['worker_id']}", worker["rank"], " ".join(worker["device_ids"]), worker["accelerator_type"])
             for worker in task["workers"]
         ]
-        print_table(("  WORKER", ">RANK", "DEVICES", "TYPE"), [("  " + str(row[0]), *row[1:]) for row in rows])
+        print_table(("  WORKER", ">RANK", "DEVICES", "TYPE"), rows)

@@ -1,7 +1,7 @@
 """What would become of a job if it were submitted now: the machine itself decides, on a state that is thrown away."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.schedule import machine
@@ -47,6 +47,7 @@ def preview(state: ClusterState, job: Job, job_id: str, *, event_id: int, now_s:
         event_id: The first event id that is not taken.
         now_s: The time of the submission.
     """
+    state = replace(state, joined_at_s=None)  # nobody waits on paper for nodes that may join right behind
     state, first = machine.apply(state, JobSubmitted(id=event_id, at_s=now_s, job_id=job_id, job=job))
     starts = {command.task.task: command for command in _starts(first, job_id)}
     at_once = frozenset(starts)
@@ -88,16 +89,25 @@ def _told(record: JobRecord, task: str, start: StartTask | None, at_once: frozen
 
 def precision_reasons(job: Job, types: Iterable[str]) -> tuple[str, ...]:
     """Returns what each of these accelerator types would compute in, and says where it cannot."""
-    told = []
+    able: dict[str, list[str]] = {}
+    faults = []
     for name in sorted(types):
         wanted = job.precision.of(name).precision
-        try:
-            has = capability(name).precisions
-        except UnknownAccelerator:
-            told.append(f"{name} computes in {wanted}, if it can: the catalogue does not know this type")
-            continue
-        if wanted in has:
-            told.append(f"{name} computes in {wanted}; gradients meet in {job.precision.reduce}")
+        fault = _precision_fault(name, wanted)
+        if fault is None:
+            able.setdefault(wanted, []).append(name)
         else:
-            told.append(f"{name} does not compute in {wanted}: give it an entry in precision.device_specific")
-    return tuple(told)
+            faults.append(fault)
+    shares = [f"{', '.join(names)} in {precision}" for precision, names in able.items()]
+    meeting = f"; gradients meet in {job.precision.reduce}"
+    return (*((f"computes: {'; '.join(shares)}{meeting}",) if shares else ()), *faults)
+
+
+def _precision_fault(accelerator_type: str, precision: str) -> str | None:
+    try:
+        has = capability(accelerator_type).precisions
+    except UnknownAccelerator:
+        return f"{accelerator_type} is not in the catalogue: whether it computes in {precision} shows only when it runs"
+    if precision in has:
+        return None
+    return f"{accelerator_type} does not compute in {precision}: give it an entry in precision.device_specific"
