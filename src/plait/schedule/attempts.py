@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+from plait.schedule.capacity import could_hold
 from plait.schedule.commands import ResizeTask, StopTask
 from plait.schedule.domain import TaskKey
 from plait.schedule.draft import Draft, with_note
@@ -11,6 +12,8 @@ from plait.spec.job import FailureCause
 
 HISTORY_KEPT = 50
 """Attempts of a task that are remembered; pre-empted ones are not bounded by ``max_restarts``."""
+
+NO_MEMORY = "no other devices with more memory can hold the task"
 
 WEIGHT: dict[Outcome, int] = {"succeeded": 0, "requeue": 1, "retry": 2, "fail": 3, "cancel": 4}
 """Where two reasons end an attempt, the heavier one decides what follows."""
@@ -76,6 +79,11 @@ def conclude(draft: Draft, attempt_id: str) -> None:
 
 def _follow_up(draft: Draft, key: TaskKey, ending: Ending) -> None:
     task = draft.task(key)
+    is_again = ending.outcome in ("requeue", "retry")
+    if is_again and task.avoid_devices and not could_hold(draft.state, task, with_absent=True):
+        reason = f"{ending.reason}; it ran out of memory before, and {NO_MEMORY}"
+        finish_task(draft, key, "failed", reason, exit_code=ending.exit_code or 1)
+        return
     match ending.outcome:
         case "succeeded":
             finish_task(draft, key, "succeeded", ending.reason, exit_code=0)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plait.hardware.device import Device
 from plait.schedule.domain import WorkerPlacement
@@ -174,8 +174,16 @@ def room_for(capacity: Capacity, wishes: Mapping[str, Wish], *, mix: bool) -> in
     return (sum(slots) if mix else max(slots)) if slots else 0
 
 
-def could_hold(state: ClusterState, task: TaskRecord) -> bool:
-    """Says whether the healthy nodes can hold the fewest workers of the task when all else is idle."""
+def could_hold(state: ClusterState, task: TaskRecord, *, with_absent: bool = False) -> bool:
+    """Says whether the nodes that take work can hold the fewest workers of the task when all else is idle.
+
+    ``with_absent`` counts lost and drained nodes and devices in trouble as well, for they may come back.
+    """
     spec = state.jobs[task.key.job_id].job.task(task.key.task)
     wishes = wishes_of(state, spec, task)
+    if with_absent:
+        nodes = {
+            name: replace(record, is_alive=True, is_draining=False, troubles={}) for name, record in state.nodes.items()
+        }
+        state = replace(state, nodes=nodes)
     return room_for(Capacity(state), wishes, mix=spec.resources.mix) >= task.workers.min

@@ -133,6 +133,8 @@ def _decide_waiting(draft: Draft, capacity: Capacity, candidate: _Candidate, dec
         reason = candidate.closed
     elif draft.now_s < task.ready_at_s:
         reason = task.reason if task.history else reason
+    elif decision.allocation is not None and _may_get_more(draft.state, task, decision.allocation.num_workers):
+        reason = f"nodes are joining; starts with {decision.allocation.num_workers} workers unless there are more soon"
     elif decision.allocation is not None:
         refusal = _refusal(candidate, decision) or start(
             draft, capacity, task, allocation=decision.allocation, wishes=candidate.wishes, reason=reason
@@ -141,6 +143,13 @@ def _decide_waiting(draft: Draft, capacity: Capacity, candidate: _Candidate, dec
             return
         reason = refusal
     draft.put_task(replace(task, reason=reason))
+
+
+def _may_get_more(state: ClusterState, task: TaskRecord, num_workers: int) -> bool:
+    """Says whether it pays to wait a moment, since nodes of a cluster that comes up join one after another."""
+    if state.joined_at_s is None or num_workers >= task.workers.max:
+        return False
+    return state.now_s - state.joined_at_s < state.config.settle_s
 
 
 def _refusal(candidate: _Candidate, decision: Decision) -> str | None:

@@ -18,6 +18,8 @@ def joined(draft: Draft, event: NodeJoined) -> None:
     """
     node = event.node
     record = draft.state.nodes.get(node.id)
+    if record is None or not record.is_alive:
+        draft.set_state(replace(draft.state, joined_at_s=draft.now_s))
     if record is None:
         draft.put_node(NodeRecord(node=node))
         return

@@ -24,7 +24,8 @@ class MachineConfig:
     """What the administrator sets, taken from the cluster's file.
 
     ``backoff_base_s`` doubles with each restart up to ``backoff_max_s``; ``grace_s`` is the time between SIGTERM and
-    SIGKILL of a worker that has to stop.
+    SIGKILL of a worker that has to stop. For ``settle_s`` after a node joined, a task that would start with fewer
+    workers than it may have waits for the nodes that join right behind.
     """
 
     policy: PolicyChoice = field(default_factory=PolicyChoice)
@@ -32,6 +33,7 @@ class MachineConfig:
     backoff_base_s: float = 1.0
     backoff_max_s: float = 60.0
     grace_s: float = 10.0
+    settle_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +210,15 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """All that decides what happens next. ``open_jobs`` are those that have not ended, in order of submission."""
+    """All that decides what happens next. ``open_jobs`` are those that have not ended, in order of submission.
+
+    ``joined_at_s`` is when a node joined last.
+    """
 
     config: MachineConfig = field(default_factory=MachineConfig)
     last_event_id: int = -1
     now_s: float = 0.0
+    joined_at_s: float | None = None
     tick_at_s: float = 0.0
     tick_day_s: int | None = None
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 import signal
 from dataclasses import dataclass, replace
 
-from plait.schedule.attempts import backoff_s, conclude, drop_workers, stop
+from plait.schedule.attempts import NO_MEMORY, backoff_s, conclude, drop_workers, stop
 from plait.schedule.capacity import could_hold
 from plait.schedule.commands import AbortCollectives, ResizeTask
 from plait.schedule.draft import Draft, with_note
@@ -102,11 +102,11 @@ def end_workers(draft: Draft, attempt_id: str, worker_ids: tuple[str, ...], stor
     """Ends workers that are gone with their node, whether they were on their way out or not."""
     attempt = draft.state.attempts[attempt_id]
     asked = tuple(i for i in worker_ids if attempt.phase == "stopping" or attempt.workers[i].is_leaving)
-    for worker_id in asked:
-        _gone_as_asked(draft, draft.state.attempts[attempt_id], worker_id, "lost")
     unasked = tuple(i for i in worker_ids if i not in asked)
     if unasked:
         lose_workers(draft, attempt_id, Loss(worker_ids=unasked, cause="lost", reason=f"{', '.join(unasked)} {story}"))
+    for worker_id in asked:
+        _gone_as_asked(draft, draft.state.attempts[attempt_id], worker_id, "lost")
 
 
 def _verdict(draft: Draft, attempt_id: str, loss: Loss) -> tuple[Outcome | None, str]:
@@ -124,8 +124,8 @@ def _verdict(draft: Draft, attempt_id: str, loss: Loss) -> tuple[Outcome | None,
     remaining = len(attempt.active())
     if attempt.is_elastic and remaining >= attempt.floor:
         return None, f"{loss.reason}; {remaining} workers go on"
-    if loss.cause == "oom" and not could_hold(draft.state, draft.task(attempt.task)):
-        return "fail", f"{loss.reason}; no other devices with more memory can hold the task"
+    if loss.cause == "oom" and not could_hold(draft.state, draft.task(attempt.task), with_absent=True):
+        return "fail", f"{loss.reason}; {NO_MEMORY}"
     short = f"; {remaining} left, at least {attempt.floor} needed" if attempt.is_elastic else ""
     return "retry", loss.reason + short
 
