@@ -29,7 +29,7 @@ def explain(job: JobArgument, state: StateOption = None, as_json: JsonOption = F
 
 def _print_task(task: "TaskExplanation") -> None:
     say(f"\n{task['task']}: {task['state']}")
-    if task["waiting"]:
+    if task["waiting"] and task["waiting"] not in task["placement"]:
         say(f"  why now: {task['waiting']}")
     if task["placement"]:
         say("  why there:")

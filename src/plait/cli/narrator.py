@@ -7,6 +7,13 @@ from typing import Any
 from plait.cli.output import counted
 
 Document = Mapping[str, Any]
+CAUSES = {
+    "oom": "out of memory",
+    "network": "network given up",
+    "device_fault": "device fault",
+    "user": "error in the program",
+}
+"""Causes of failures in words; the others are words already."""
 
 
 @dataclass(slots=True)
@@ -72,8 +79,8 @@ class Narrator:
         if event.get("failure") is None:
             return
         how = f"signal {event['signal']}" if event.get("signal") else f"exit code {event['exit_code']}"
-        detail = f": {event['detail']}" if event.get("detail") else ""
-        yield f"{task}: {who} ended ({event['failure'].replace('_', ' ')}, {how}){detail}"
+        detail = f": {event['detail']}" if event.get("detail") and event["detail"] != how else ""
+        yield f"{task}: {who} ended ({CAUSES.get(event['failure'], event['failure'])}, {how}){detail}"
 
     def split(self, task: str, split: Mapping[str, int], reason: str) -> Iterator[str]:
         """Yields a line where the split of a task is another than the last one told."""

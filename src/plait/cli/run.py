@@ -103,11 +103,16 @@ def _introduce(found: "StatusAnswer", private: "PrivateController | None") -> No
 
 
 def _part(private: "PrivateController", result: "JobAnswer", keep: bool, as_json: bool) -> None:
+    """Removes a temporary state directory, but never what a job left in it."""
+    outputs = private.state / "jobs" / result["job_id"] / "run"
+    has_outputs = outputs.is_dir() and any(outputs.iterdir())
+    if has_outputs and not as_json:
+        say(f"what the job wrote is in {outputs}")
     if not private.is_temporary:
         return
-    if keep or result["state"] != "succeeded":
+    if keep or has_outputs or result["state"] != "succeeded":
         if not as_json:
-            say(f"logs and history stay in {private.state}")
+            say(f"logs and history are in {private.state}")
     else:
         private.forget()
 

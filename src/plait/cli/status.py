@@ -60,7 +60,7 @@ def _print_jobs(answer: "StatusAnswer") -> None:
             job["priority"],
             age_of(job),
             _workers_of(job),
-            job["reason"] or None,
+            _why(job),
         )
         for job in answer["jobs"]
     ]
@@ -73,7 +73,10 @@ def _print_job(job: "JobAnswer", progress: "dict[str, ProgressAnswer]") -> None:
     if job["reason"]:
         say(f"  {job['reason']}")
     rows = [_task_row(task, progress.get(task["attempt_id"] or "")) for task in job["tasks"]]
-    print_table(("TASK", "STATE", ">ATTEMPT", ">WORKERS", "RANGE", ">STEP", ">SAMPLES/S", ">LOSS", "WHY"), rows)
+    print_table(("TASK", "STATE", ">ATTEMPTS", ">WORKERS", "RANGE", ">STEP", ">SAMPLES/S", ">LOSS"), rows)
+    for task in job["tasks"]:
+        if task["reason"] or task["failure"]:
+            say(f"  {task['task']}: {_reason_of(task)}")
     placed = [(task, worker) for task in job["tasks"] for worker in task["placement"]]
     if not placed:
         return
@@ -99,9 +102,6 @@ def _print_job(job: "JobAnswer", progress: "dict[str, ProgressAnswer]") -> None:
 def _task_row(task: "TaskAnswer", line: "ProgressAnswer | None") -> tuple[object, ...]:
     live = sum(worker["state"] in {"starting", "running"} for worker in task["placement"])
     workers = task["workers"]
-    why = task["reason"]
-    if task["failure"] is not None and task["failure"]["detail"] not in why:
-        why = f"{why} ({task['failure']['cause']}: {task['failure']['detail']})"
     if line is None:
         step, rate, loss = None, None, None
     else:
@@ -109,7 +109,21 @@ def _task_row(task: "TaskAnswer", line: "ProgressAnswer | None") -> tuple[object
         rate = f"{line['samples_per_s']:.4g}"
         loss = None if line["loss"] is None else f"{line['loss']:.4g}"
     span = f"{workers['min']}:{workers['max']}"
-    return task["task"], task["state"], task["attempts"] or None, live, span, step, rate, loss, why or None
+    return task["task"], task["state"], task["attempts"] or None, live, span, step, rate, loss
+
+
+def _reason_of(task: "TaskAnswer") -> str:
+    failure = task["failure"]
+    if failure is None or (failure["detail"] and failure["detail"] in task["reason"]):
+        return task["reason"]
+    last = f"{failure['cause'].replace('_', ' ')}: {failure['detail']}" if failure["detail"] else failure["cause"]
+    return f"{task['reason']} (last failure: {last})" if task["reason"] else last
+
+
+def _why(job: "JobAnswer") -> str | None:
+    """Returns why the job is in its state; a job that only waits for devices says so in its tasks."""
+    waiting = [task["reason"] for task in job["tasks"] if task["state"] == "waiting" and task["reason"]]
+    return job["reason"] or next(iter(waiting), None)
 
 
 def step_text(line: "ProgressAnswer") -> str:
