@@ -116,6 +116,7 @@ class ControllerLink:
         try:
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SEND_TIMEOUT_MS)
             token = self._token_file.read_text(encoding="utf-8").strip()
+            asked_at = time.monotonic()
             writer.write(_FROM_AGENT.encode(registration(token)) + b"\n")
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
                 line = await reader.readline()
@@ -123,6 +124,7 @@ class ControllerLink:
             if not isinstance(welcome, Welcome):
                 raise ControllerUnreachable(f"the controller at {host}:{port} did not take this agent in")
             self._writer = writer
+            self._lease_s, self._answered_at = welcome.lease_s, asked_at
             await self._stay(reader, welcome, obey)
         finally:
             self._writer = None
@@ -134,15 +136,15 @@ class ControllerLink:
     async def _stay(self, reader: asyncio.StreamReader, welcome: Welcome, obey: Callable[[ToAgent], None]) -> None:
         logger.info("connected to the controller")
         self._failures = 0
-        self._lease_s, self._answered_at = welcome.lease_s, time.monotonic()
         for report in self._outbox.pending():
             self._send(report)
         beating = asyncio.create_task(self._beat(min(welcome.heartbeat_interval_s, LONGEST_HEARTBEAT_INTERVAL_S)))
         try:
             while line := await reader.readline():
                 order = _TO_AGENT.decode(line)
-                self._answered_at = time.monotonic()
                 if isinstance(order, Acknowledge):
+                    if order.heartbeat_sent_s is not None:
+                        self._answered_at = max(self._answered_at, order.heartbeat_sent_s)
                     self._outbox.acknowledge(order.number)
                     self._changed.set()
                 else:
@@ -153,7 +155,7 @@ class ControllerLink:
 
     async def _beat(self, interval_s: float) -> None:
         while True:
-            self._send(Heartbeat())
+            self._send(Heartbeat(sent_s=time.monotonic()))
             await asyncio.sleep(interval_s)
 
     async def flush(self, within_s: float) -> None:

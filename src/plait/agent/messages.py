@@ -36,8 +36,9 @@ class Register:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """I am here; at most 1 s apart."""
+    """I am here; at most 1 s apart. ``sent_s`` is on the agent's own monotonic clock and comes back in the answer."""
 
+    sent_s: float | None = None
     kind: Literal["heartbeat"] = "heartbeat"
 
 
@@ -105,9 +106,14 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge:
-    """Every report up to ``number`` is durable at the controller."""
+    """Every report up to ``number`` is durable at the controller.
+
+    ``heartbeat_sent_s`` echoes the heartbeat that this answers. A lease counts from there and not from when the answer
+    arrives: an answer that was long on its way must not make the lease longer than the controller believes.
+    """
 
     number: int
+    heartbeat_sent_s: float | None = None
     kind: Literal["acknowledge"] = "acknowledge"
 
 

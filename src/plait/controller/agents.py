@@ -1,6 +1,7 @@
 """The agents' side of the controller: takes registrations, carries orders out, turns reports into events."""
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections.abc import Set as AbstractSet
@@ -23,7 +24,7 @@ from plait.agent.messages import (
 from plait.controller.journal import Record
 from plait.controller.ledger import Order
 from plait.controller.link import LINE_BYTES, Link, read_message
-from plait.controller.orders import start_message
+from plait.controller.orders import run_directory, start_message
 from plait.controller.progress import ProgressBoard
 from plait.controller.proposals import (
     propose_exit_unknown,
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 REGISTER_TIMEOUT_S: Final = 5.0
 RESEND_S: Final = 5.0
 """An order that has not been acted on is sent again after this long; agents take it as a question."""
-OLD_AGENT_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +51,15 @@ class Timing:
     Attributes:
         heartbeat_interval_s: Agents speak this often.
         heartbeat_timeout_s: A connection silent for longer is dropped.
-        lease_s: An agent without an answer for so long stops what cannot fence itself; None where the engine itself
-            knows which agents are dead. See ``docs/design/decisions/0004-leases.md``.
+        lease_s: An agent that the engine does not see, and that has had no answer for so long, stops what nobody else
+            can fence off. See ``docs/design/decisions/controller-leases.md``.
         lease_margin_s: The controller waits this much longer than the lease before it gives a node up.
-        fence_s: Where there is no lease, a silent agent is killed through the engine after this long.
+        fence_s: A silent agent that the engine sees is ended through the engine after this long.
     """
 
     heartbeat_interval_s: float = 0.5
     heartbeat_timeout_s: float = 5.0
-    lease_s: float | None = None
+    lease_s: float = 60.0
     lease_margin_s: float = 5.0
     fence_s: float = 10.0
 
@@ -71,6 +71,8 @@ class Switchboard:
         self, writer: Writer, board: ProgressBoard, *, token: str, state_directory: Path, timing: Timing
     ) -> None:
         self.links: dict[str, Link] = {}
+        self.seen_nodes: frozenset[str] = frozenset()
+        """Nodes whose agents' processes the engine sees: they need no lease."""
         self._writer = writer
         self._board = board
         self._token = token.encode()
@@ -124,6 +126,8 @@ class Switchboard:
 
     def resend(self, now_s: float) -> None:
         """Repeats orders that nobody acted on."""
+        for known in self.links.values():
+            known.sent_s = {key: at for key, at in known.sent_s.items() if self._writer.ledger.order(*key) is not None}
         for order in self._writer.ledger.all_orders():
             link = self.links.get(order.worker.node)
             patience_s = RESEND_S + (order.stop.grace_s if order.stop else 0.0)
@@ -162,8 +166,8 @@ class Switchboard:
             log.warning("a connection was refused: it did not present the token")
             return None
         node = register.node.id
-        if not await self._is_successor(register):
-            log.warning("node %s: a second agent was refused while the first one is connected", node)
+        if not self._is_successor(register):
+            log.warning("node %s: another agent is refused as long as the one before it may have workers", node)
             return None
         await self._writer.put(partial(propose_lost_predecessor, register))
         await self._writer.put(partial(propose_joined, register))
@@ -172,22 +176,19 @@ class Switchboard:
         if previous is not None:
             previous.close()
         self.links[node] = link
-        link.send(Welcome(heartbeat_interval_s=self._timing.heartbeat_interval_s, lease_s=self._timing.lease_s))
+        lease_s = None if node in self.seen_nodes else self._timing.lease_s
+        link.send(Welcome(heartbeat_interval_s=self._timing.heartbeat_interval_s, lease_s=lease_s))
         self._reconcile(link)
         return link
 
-    async def _is_successor(self, register: Register) -> bool:
+    def _is_successor(self, register: Register) -> bool:
         """Returns whether this agent may have the node: no other agent process of it can still run workers."""
         node = register.node.id
-        link = self.links.get(node)
-        if link is not None and link.incarnation != register.incarnation:
-            return False
-        while self._timing.lease_s is not None:
-            agent = self._writer.ledger.agents.get(node)
-            if agent is None or not agent.is_present or agent.incarnation == register.incarnation:
-                break
-            await asyncio.sleep(OLD_AGENT_POLL_S)  # the earlier agent's lease has to run out first
-        return True
+        agent = self._writer.ledger.agents.get(node)
+        if agent is None or not agent.is_present or agent.incarnation == register.incarnation:
+            return True
+        # The engine starts a second agent only once the first is dead; elsewhere the lease has to run out.
+        return node in self.seen_nodes and node not in self.links
 
     def _reconcile(self, link: Link) -> None:
         """Compares what the agent runs with what it is owed; runs at one go, so no order can come in between."""
@@ -207,11 +208,12 @@ class Switchboard:
 
     def _hear(self, link: Link, message: object) -> None:
         match message:
-            case Heartbeat():
+            case Heartbeat(sent_s=sent_s):
                 agent = self._writer.ledger.agents.get(link.node.id)
                 link.answered_s = asyncio.get_running_loop().time()
                 self._last_answer_s[link.node.id] = link.answered_s
-                link.send(Acknowledge(number=agent.number if agent is not None else 0))
+                number = agent.number if agent is not None else 0
+                link.send(Acknowledge(number=number, heartbeat_sent_s=sent_s))
             case WorkerUp() | WorkerDown():
                 future = self._writer.put(partial(propose_report, link.incarnation, message))
                 future.add_done_callback(partial(self._acknowledge, link, message))
@@ -263,6 +265,8 @@ class Switchboard:
             return
         job = self._writer.state.jobs[order.task.job_id].job
         message = start_message(order, job, self._writer.ledger, self._state_directory)
+        with contextlib.suppress(OSError):  # a worker that needs it says so better than the controller could
+            run_directory(self._state_directory, order.task.job_id).mkdir(parents=True, exist_ok=True)
         link.sent_s[order.key] = asyncio.get_running_loop().time()
         link.send(message)
 

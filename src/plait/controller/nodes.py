@@ -19,8 +19,8 @@ STEADY_S: Final = 60.0
 class NodeWatch:
     """Launches one agent a node and decides when a node is lost for sure.
 
-    Where the engine sees its agents' processes (``timing.lease_s`` is None) a node is lost once its agent is dead; a
-    silent agent is ended first. Elsewhere a node is lost once the lease of its agent has run out.
+    Where the engine sees the agent's process a node is lost once its agent is dead; a silent agent is ended first.
+    Elsewhere a node is lost once the lease of its agent has run out.
     """
 
     def __init__(self, engine: Engine, switchboard: Switchboard, timing: Timing) -> None:
@@ -57,10 +57,9 @@ class NodeWatch:
 
     async def check(self, now_s: float, started_s: float) -> None:
         """Looks at silent nodes; call it at each tick."""
-        lease_s = self._timing.lease_s
         for node, silent_s in self._switchboard.silent_nodes(now_s, started_s).items():
-            if lease_s is not None:
-                if silent_s > lease_s + self._timing.lease_margin_s:
+            if node not in self._switchboard.seen_nodes:
+                if silent_s > self._timing.lease_s + self._timing.lease_margin_s:
                     await self._switchboard.lose(node, f"its agent was not heard for {silent_s:.0f}s")
             elif silent_s > self._timing.fence_s and node not in self._fenced:
                 self._fence(node, silent_s)

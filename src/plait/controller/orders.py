@@ -16,6 +16,11 @@ def job_directory(state_directory: Path, job_id: str) -> Path:
     return state_directory / "jobs" / job_id
 
 
+def run_directory(state_directory: Path, job_id: str) -> Path:
+    """Returns the directory for what a job itself makes."""
+    return job_directory(state_directory, job_id) / "run"
+
+
 def log_directory(state_directory: Path, attempt_id: str) -> Path:
     """Returns where the workers of an attempt (``JOB/TASK/N``) write their logs."""
     job_id, task, number = attempt_id.rsplit("/", 2)
@@ -52,7 +57,7 @@ def worker_environment(order: Order, job: Job, ledger: Ledger, state_directory: 
         "PLAIT_SEEDS": ",".join(f"{peer.worker_id}@{peer.address}:{peer.port}" for peer in gang),
         **({"PLAIT_JOIN": "1"} if order.is_joiner else {}),
         **_task_variables(task, order, job),
-        "PLAIT_RUN_DIR": str(job_directory(state_directory, order.task.job_id) / "run"),
+        "PLAIT_RUN_DIR": str(run_directory(state_directory, order.task.job_id)),
     }
 
 

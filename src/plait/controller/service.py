@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import ipaddress
 import logging
 import os
 import signal
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 0.2
 STALL_S: Final = 1.0
 """A tick later than this means that this process itself stood still."""
-REMOTE_LEASE_S: Final = 60.0
 PARENT_POLL_S: Final = 0.2
 
 
@@ -114,7 +114,7 @@ async def running(
     """Runs a controller on an engine within this event loop; the caller holds the state directory's lock."""
     token = ensure_token(state_directory)
     writer = Writer(open_store(cluster.store, state_directory), time.time)
-    timing = options.timing or Timing(lease_s=None if cluster.engine == "local" else REMOTE_LEASE_S)
+    timing = options.timing or Timing()
     board = ProgressBoard()
     switchboard = Switchboard(writer, board, token=token, state_directory=state_directory, timing=timing)
     controller = Controller(
@@ -129,9 +129,14 @@ async def running(
         parts.at_end(writer.close)
         parts.start(writer.run())
         await writer.put(partial(propose_cluster, cluster))
-        endpoint = await _open(controller, engine, options, parts)
+        agents_host = engine.prepare()
+        controller.limitations = engine.limitations()
+        nodes = tuple(engine.discover())
+        if cluster.engine == "local":
+            switchboard.seen_nodes = frozenset(node.id for node in nodes)
+        endpoint = await _open(controller, agents_host, options, parts)
         launch = Launch(
-            nodes=tuple(engine.discover()),
+            nodes=nodes,
             controller=endpoint.agents,
             token_file=state_directory / TOKEN_NAME,
             die_with=options.die_with,
@@ -143,13 +148,11 @@ async def running(
         yield controller, parts
 
 
-async def _open(controller: Controller, engine: Engine, options: ServeOptions, parts: "Parts") -> Endpoint:
+async def _open(controller: Controller, agents_host: str, options: ServeOptions, parts: "Parts") -> Endpoint:
     """Opens both ports and publishes them."""
     from plait.controller.api import ApiServer
 
     state_directory = controller.state_directory
-    agents_host = engine.prepare()
-    controller.limitations = engine.limitations()
     last_api_port, last_agents_port = _last_ports(state_directory)
     listener = _bind(options.listen, last_api_port)
     agents_port = await _open_switchboard(controller.switchboard, agents_host, options.agents_port, last_agents_port)
@@ -163,6 +166,8 @@ async def _open(controller: Controller, engine: Engine, options: ServeOptions, p
     endpoint = Endpoint(api=f"http://{host}:{port}", agents=f"{agents_host}:{agents_port}", pid=os.getpid())
     write_endpoint(state_directory, endpoint)
     log.info("listening: API %s, agents %s", endpoint.api, endpoint.agents)
+    if not ipaddress.ip_address(host).is_loopback:
+        log.warning("the API is open to other machines at %s, without encryption", endpoint.api)
     return endpoint
 
 

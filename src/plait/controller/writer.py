@@ -98,7 +98,7 @@ class Writer:
         """Writes a last snapshot and closes the store; ``run`` must have been cancelled before."""
         loop = asyncio.get_running_loop()
         if self.last_id:
-            await loop.run_in_executor(self._thread, self._store.save, self._snapshot())
+            await self._save()
         await loop.run_in_executor(self._thread, self._store.close)
         self._thread.shutdown()
 
@@ -122,10 +122,10 @@ class Writer:
             _settle(future, record)
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self._since_snapshot = 0
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._store.save, self._snapshot())
+            await self._save()
 
     async def _append(self, records: list[Record]) -> None:
-        is_weighty = any(not isinstance(record.event, StepReported) or record.commands for record in records)
+        is_weighty = any(record.commands or not isinstance(record.event, StepReported | Tick) for record in records)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, lambda: self._store.append(records, durable=is_weighty))
         self.state = self._next_state
@@ -135,7 +135,7 @@ class Writer:
             self.ledger.apply(record)
         for record in records:
             for listener in self._listeners:
-                listener(record)
+                _tell(listener, record)
 
     def _take(self, propose: Proposer) -> Record | None:
         at_s = self.now_s()
@@ -152,8 +152,21 @@ class Writer:
         self._next_ledger.apply(record)
         return record
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(id=self.last_id, state=_STATE.encode(self.state), ledger=self.ledger.dump())
+    async def _save(self) -> None:
+        state, ledger, last_id = self.state, self.ledger.dump(), self.last_id
+
+        def save() -> None:  # the state never changes, so it can be encoded beside the event loop
+            self._store.save(Snapshot(id=last_id, state=_STATE.encode(state), ledger=ledger))
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, save)
+
+
+def _tell(listener: Callable[[Record], None], record: Record) -> None:
+    """What is written is written: a listener that stumbles stops neither the others nor the writer."""
+    try:
+        listener(record)
+    except Exception:
+        log.exception("record %d (%s) was not acted upon", record.event.id, record.event.kind)
 
 
 def propose_cluster(cluster: Cluster, view: View) -> Proposal | None:

@@ -94,6 +94,8 @@ class FakeAgent:
         self._listening: asyncio.Task[None] | None = None
 
     async def connect(self, state: Path, token: str | None = None) -> "FakeAgent":
+        await self.hang_up()
+        self.is_refused = False
         host, _, port = read_endpoint(state).agents.partition(":")
         reader, self._writer = await asyncio.open_connection(host, int(port))
         self.heard.clear()

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plait.agent.messages import Heartbeat, Progress, StartWorker, StopWorker, TellLost
+from plait.agent.messages import Acknowledge, Heartbeat, Progress, StartWorker, StopWorker, TellLost
 from plait.controller.agents import Timing
 from plait.controller.client import Client
 from plait.engines.engine import NodeGone
@@ -136,8 +136,11 @@ async def test_a_job_cancelled_before_its_agent_heard_of_it_never_starts(stage: 
 
 
 async def test_a_new_agent_process_means_that_the_old_ones_workers_are_dead(stage: "Stage") -> None:
-    async with stage.controller_at(stage.state) as controller:
+    engine = stage.engine()
+    engine.nodes = (stage.node("n0"),)
+    async with stage.controller_at(stage.state, engine) as controller:
         old = await stage.agent(incarnation="a")
+        assert (await old.welcome()).lease_s is None
         await asyncio.to_thread(Client(stage.state).submit, stage.job(), "/work")
         order = await old.next(StartWorker)
         await old.acknowledged(old.up(order))
@@ -153,11 +156,13 @@ async def test_a_new_agent_process_means_that_the_old_ones_workers_are_dead(stag
 async def test_two_agents_never_hold_one_node(stage: "Stage") -> None:
     async with stage.controller_at(stage.state):
         first = await stage.agent(incarnation="a")
+        assert (await first.welcome()).lease_s is not None
         second = stage.unconnected("n0", "b")
         await second.connect(stage.state)
         await stage.until(lambda: second.is_refused)
-        first.say(Heartbeat())
+        first.say(Heartbeat(sent_s=12.5))
         await first.acknowledged(0)
+        assert (await first.next(Acknowledge)).heartbeat_sent_s == 12.5
 
 
 async def test_a_wrong_token_is_not_let_in(stage: "Stage") -> None:
@@ -213,12 +218,16 @@ async def test_without_an_engine_that_knows_only_the_end_of_the_lease_loses_a_no
         agent.say(Heartbeat())
         await agent.acknowledged(0)
         await agent.hang_up()
+        kinds: list[str] = []
+        controller.writer.listen(lambda record: kinds.append(record.event.kind))
         successor = stage.unconnected("n0", "b")
         await successor.connect(stage.state)
-        order_of_events: list[str] = []
-        controller.writer.listen(lambda record: order_of_events.append(record.event.kind))
-        await successor.welcome()  # only once the old agent's lease has run out
-        assert [kind for kind in order_of_events if kind.startswith("node")] == ["node_lost", "node_joined"]
+        await stage.until(lambda: successor.is_refused)
+        assert "node_joined" not in kinds
+        await stage.until(lambda: "node_lost" in kinds)  # the old agent's lease has run out
+        await successor.connect(stage.state)
+        assert (await successor.welcome()).lease_s == 1.0
+        assert kinds.index("node_lost") < kinds.index("node_joined")
 
 
 async def test_survivors_are_told_of_the_lost_and_progress_is_kept(stage: "Stage") -> None:
