@@ -72,11 +72,15 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """``installed`` tells a proposer that was left out what the group has become; ``seen`` lets it outbid."""
+    """``installed`` tells a proposer that was left out what the group has become; ``seen`` lets it outbid.
+
+    ``gone`` is whom the sender knew to be dead: more news may give the same members a quorum.
+    """
 
     ballot: Ballot
     seen: Ballot
     installed: Proposal | None
+    gone: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,7 @@ class Member:
     awaited: frozenset[str] = frozenset()
     collected: tuple[tuple[str, Report], ...] = ()
     highest: int = 0
+    refused: tuple[tuple[str, ...], frozenset[str]] | None = None
 
     @property
     def ballot(self) -> Ballot:
@@ -322,7 +327,7 @@ def _propose_if_needed(state: Member) -> Step:
         return state, ()
     if state.proposal is not None and state.proposal == Proposal(_latest(state), target):
         return state, ()  # under way
-    if not _may_accept(state, target, state.gone):
+    if not _may_accept(state, target, state.gone) or state.refused == (target, state.gone):
         return state, ()  # no quorum: wait for members to come back or to be known dead
     return _propose(state, target)
 
@@ -392,6 +397,8 @@ def _answer(state: Member) -> Step:
 def _collect(state: Member, sender: str, ballot: Ballot, report: Report) -> Step:
     if state.proposal is None or state.proposal.ballot != ballot or sender not in state.awaited:
         return state, ()
+    if _latest(state) != ballot:
+        return state, ()  # this member has itself promised to a higher ballot since
     awaited = state.awaited - {sender}
     collected = tuple(sorted((*state.collected, (sender, report)), key=lambda pair: pair[0]))
     state = replace(state, awaited=awaited, collected=collected)
@@ -402,7 +409,7 @@ def _collect(state: Member, sender: str, ballot: Ballot, report: Report) -> Step
     told = {m for m, _ in collected} | set(members)
     sends: list[Output] = [Send(m, message) for m in sorted(told) if m != state.me]
     left_out = set(state.installed.members if state.installed else ()) - told - state.gone
-    notice = Refuse(ballot, ballot, Proposal(ballot, members))
+    notice = Refuse(ballot, ballot, Proposal(ballot, members), state.gone)
     sends += [Send(m, notice) for m in sorted(left_out)]
     state, outputs = _install(state, message)
     return state, (*sends, *outputs)
@@ -421,6 +428,7 @@ def _install(state: Member, message: Install) -> Step:
         awaited=frozenset(),
         collected=(),
         broken=False,
+        refused=None,
         worker="running",
         complaints=frozenset(),
         joiners=frozenset(pair for pair in state.joiners if pair[0] not in message.members),
@@ -450,6 +458,8 @@ def _all_done(state: Member) -> tuple[Output, ...]:
 
 
 def _on_heard(state: Member, event: Heard) -> Step:
+    if event.member in state.gone:
+        return state, ()  # news of its death overtook it
     state = replace(state, heard=state.heard | {event.member}, silent=state.silent - {event.member})
     outputs: list[Output] = []
     if state.me in state.done:
@@ -460,7 +470,7 @@ def _on_heard(state: Member, event: Heard) -> Step:
         outputs.append(Send(event.member, LeaveAsk()))
     known = state.installed
     if known is not None and known.ballot.number > 0 and event.member not in known.members:
-        outputs.append(Send(event.member, Refuse(known.ballot, known.ballot, known)))
+        outputs.append(Send(event.member, Refuse(known.ballot, known.ballot, known, state.gone)))
     return state, (*outputs, *_ask_to_join(state))
 
 
@@ -533,6 +543,8 @@ def _on_finished(state: Member, _event: Finished) -> Step:
 
 
 def _on_received(state: Member, event: Received) -> Step:
+    if event.sender in state.gone:
+        return state, ()
     return _MESSAGES[type(event.message)](state, event.sender, event.message)
 
 
@@ -540,8 +552,10 @@ def _on_prepare(state: Member, sender: str, message: Prepare) -> Step:
     state, told = _learn_gone(state, message.gone)
     state = replace(state, highest=max(state.highest, message.ballot.number))
     named = state.me in message.members or state.me in message.leaving
-    if not named or message.ballot <= _latest(state) or not _may_accept(state, message.members, state.gone):
-        return state, (*told, Send(sender, Refuse(message.ballot, _latest(state), state.installed)))
+    outsider = state.installed is not None and sender not in state.installed.members
+    late = message.ballot <= _latest(state)
+    if not named or outsider or late or not _may_accept(state, message.members, state.gone):
+        return state, (*told, Send(sender, Refuse(message.ballot, _latest(state), state.installed, state.gone)))
     state, outputs = _accept(state, message)
     return state, told + outputs
 
@@ -556,9 +570,10 @@ def _on_refuse(state: Member, _sender: str, message: Refuse) -> Step:
     left_out = known is not None and state.installed is not None and state.me not in known.members
     if left_out and known is not None and known.ballot > state.ballot:
         return replace(state, worker="out"), (Expelled(known.ballot),)
-    if state.proposal is not None and state.proposal.ballot == message.ballot and message.seen >= message.ballot:
-        return replace(state, proposal=None, awaited=frozenset(), collected=()), ()
-    return state, ()
+    if state.proposal is None or state.proposal.ballot != message.ballot:
+        return state, ()
+    refused = (state.proposal.members, message.gone) if message.seen < message.ballot else None
+    return replace(state, proposal=None, awaited=frozenset(), collected=(), refused=refused), ()
 
 
 def _on_install(state: Member, _sender: str, message: Install) -> Step:

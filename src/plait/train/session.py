@@ -1,0 +1,662 @@
+"""``plait.session()``: plain PyTorch loops on unequal devices that come and go."""
+
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from inspect import signature
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, default_collate
+
+from plait.errors import PlaitError
+from plait.hardware.catalog import UnknownAccelerator, capability
+from plait.spec.job import Checkpoint, PrecisionPlan
+from plait.train.checkpoint.background import BackgroundCheckpointer
+from plait.train.checkpoint.files import FileCheckpointer
+from plait.train.collectives.exchange import Exchange, FixedExchange, GradientsChanged, SumExchange
+from plait.train.collectives.layout import FlatLayout, lay_out
+from plait.train.engine import EngineConfig, Left, StepEngine
+from plait.train.faults import FaultInjector
+from plait.train.membership.link import WardenLink
+from plait.train.membership.warden import WardenConfig
+from plait.train.norm import GhostStatistics, convert
+from plait.train.observers import Observers, StepFacts
+from plait.train.precision import ComputePrecision, check_reduce, compute_plan
+from plait.train.replica import Replica
+from plait.train.scaling import autocast_forward, set_tf32
+from plait.train.settings import (
+    Place,
+    Rule,
+    Settings,
+    Split,
+    from_job,
+    job_from_environment,
+    place_from_environment,
+    units_of,
+)
+from plait.train.transfer import StateServer
+from plait.train.work import DataPlan, rng_key
+
+logger = logging.getLogger("plait")
+
+_WIRE_TYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_START_TIMEOUT_S = 60.0
+
+
+@contextmanager
+def session(
+    *,
+    global_batch_size: int = 32,
+    micro_batches: int | None = None,
+    seed: int = 0,
+    bitwise: bool = False,
+    precision: PrecisionPlan | None = None,
+    heartbeat_interval_s: float = 0.2,
+    heartbeat_timeout_s: float = 1.0,
+    bucket_bytes: int = 25 * 2**20,
+    split: Split = "by_throughput",
+    max_fused: int | None = None,
+    learning_rate: Rule = "none",
+    base_batch_size: int | None = None,
+) -> Iterator["Session"]:
+    """Opens a training session; under ``plait run`` the job file's settings win over these arguments.
+
+    It works in one process, under torchrun, and under Plait's agents, with the same loop.
+
+    Args:
+        global_batch_size: Samples in a global step, whoever computes them.
+        micro_batches: K, the units in which a step is split over devices; by default the largest divisor of the batch
+            up to 32.
+        seed: Of the order of the data and of all random numbers.
+        bitwise: Sum gradients in fixed point, so that weights have the same bits for any split on like devices.
+        precision: What each device computes in, and the type gradients meet in.
+        heartbeat_interval_s: Between signs of life among workers.
+        heartbeat_timeout_s: Silence after which a worker is given up.
+        bucket_bytes: Gradients that travel together at most.
+        split: ``by_throughput`` or ``even``.
+        max_fused: The most micro-batches in one forward pass; by default the whole share.
+        learning_rate: Rule for a global batch other than ``base_batch_size``.
+        base_batch_size: The global batch that the learning rate was chosen for.
+
+    Yields:
+        The session.
+
+    Raises:
+        PlaitError: the environment or the job does not allow this session; the message says what.
+    """
+    settings = Settings(
+        global_batch_size=global_batch_size,
+        micro_batches=units_of(global_batch_size, micro_batches),
+        seed=seed,
+        bitwise=bitwise,
+        precision=precision or PrecisionPlan(),
+        heartbeat_interval_s=heartbeat_interval_s,
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        bucket_bytes=bucket_bytes,
+        split=split,
+        max_fused=max_fused,
+        learning_rate=learning_rate,
+        base_batch_size=base_batch_size,
+    )
+    job = job_from_environment()
+    if job is not None:
+        settings = from_job(settings, job)
+    with Session(settings, place_from_environment()) as opened:
+        try:
+            yield opened
+        except Left:
+            logger.info("%s has left the group", opened.member)
+            raise SystemExit(0) from None
+
+
+class Session:
+    """One process's part in a training run; made by :func:`session`."""
+
+    def __init__(self, settings: Settings, place: Place) -> None:
+        """Sets up what needs no model."""
+        check_reduce(settings.precision)
+        self.settings = settings
+        self.place = place
+        self.device = _device()
+        self.compute = self._compute_precision()
+        set_tf32(self.compute)
+        self._link: WardenLink | None = None
+        self._server: StateServer | None = None
+        self._engine: StepEngine | None = None
+        self._observers: Observers | None = None
+        self._saver: BackgroundCheckpointer | None = None
+        self._last_save_s = time.monotonic()
+        self._loader: ShareLoader | None = None
+        self._undo_autocast: Callable[[], None] = lambda: None
+        self._before_step: Callable[[], None] | None = None
+
+    def _compute_precision(self) -> ComputePrecision:
+        try:
+            known = capability(self.place.accelerator_type)
+        except UnknownAccelerator:
+            known = None
+        return compute_plan(self.settings.precision, self.place.accelerator_type, known)
+
+    def __enter__(self) -> Self:
+        """Starts the session."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends this member's part: waits for the others where all is done, leaves where it is not."""
+        try:
+            if self._engine is not None and kind is None:
+                self._depart(self._engine)
+            if self._saver is not None:
+                self._saver.wait()
+        finally:
+            self._close()
+
+    def _depart(self, engine: StepEngine) -> None:
+        if engine.is_finished:
+            self._save_if_due(force=True)
+            engine.finish()
+        elif self._link is not None:
+            engine.wants_to_leave = True
+            try:
+                engine._regroup(None)  # noqa: SLF001 - the session is the engine's other half
+            except Left:
+                return
+
+    def _close(self) -> None:
+        self._undo_autocast()
+        if self._link is not None:
+            self._link.close()
+        if self._server is not None:
+            self._server.close()
+        if self._observers is not None:
+            self._observers.close()
+        if self._saver is not None:
+            self._saver.close()
+
+    # What users ask
+
+    @property
+    def member(self) -> str:
+        """This worker's name, such as ``w0``."""
+        return self.place.me
+
+    @property
+    def world(self) -> tuple[str, ...]:
+        """The members of the present generation, sorted."""
+        return self._engine.members if self._engine is not None else (self.member,)
+
+    @property
+    def rank(self) -> int:
+        """This member's index in :attr:`world`."""
+        return self.world.index(self.member)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is the lowest member: the one to print, and to write checkpoints."""
+        return self.rank == 0
+
+    @property
+    def generation(self) -> str:
+        """The name of the present generation."""
+        return self._prepared.generation
+
+    @property
+    def step(self) -> int:
+        """Committed global steps."""
+        return self._prepared.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the data that the running step lies in."""
+        return self._prepared.config.plan.epoch_of(self.step)
+
+    @property
+    def total_steps(self) -> int:
+        """Global steps of the whole run."""
+        return self._prepared.config.total_steps
+
+    @property
+    def _prepared(self) -> StepEngine:
+        if self._engine is None:
+            raise PlaitError("the session has no model yet: call run.prepare(model, optimizer, dataset) first")
+        return self._engine
+
+    def record(self, *, loss: Tensor | float) -> None:
+        """Adds the mean loss over the batch at hand to what the step reports; call it before ``optimizer.step()``."""
+        self._prepared.record(float(loss.detach()) if isinstance(loss, Tensor) else float(loss))
+
+    def weigh(self, count: int) -> None:
+        """Makes the batch at hand count for ``count`` (valid tokens, say) instead of its samples.
+
+        The loss must then be the mean over these; call it before ``backward()``.
+        """
+        self._prepared.weigh(count)
+
+    def on_commit(self, tell: Callable[[StepFacts], None]) -> None:
+        """Has ``tell`` called after each committed step, on every member."""
+        self._observing().on_commit.append(tell)
+
+    def before_step(self, change: Callable[[], None]) -> None:
+        """Has ``change`` called on the global gradients right before each update, on every member alike."""
+        self._before_step = change
+        if self._engine is not None:
+            self._engine.replica.before_step = change
+
+    def save_every(self, interval_s: float, path: str, *, keep: int = 3) -> None:
+        """Writes a checkpoint under ``path`` every so many seconds, and resumes from it; call it before prepare."""
+        self.settings = _with_checkpoint(self.settings, Checkpoint(url=path, interval_s=interval_s, keep=keep))
+
+    # Setting up
+
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Dataset[Any],
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        scheduler: LRScheduler | None = None,
+        collate: Callable[[list[Any]], Any] = default_collate,
+        shuffle: bool = True,
+        batch_norm: Literal["ghost", "keep"] = "ghost",
+        clip_grad_norm: float | None = None,
+        find_unused_parameters: bool = False,
+    ) -> tuple[nn.Module, torch.optim.Optimizer, "ShareLoader"]:
+        """Joins the group with this model; returns model, optimizer and loader for a plain loop.
+
+        Args:
+            model: Any module; it is moved to :attr:`device`. All members start from the first member's weights.
+            optimizer: Over the model's parameters.
+            dataset: A map-style data set, the same on all members.
+            epochs: Passes over the data set; one loop over the loader runs all of them.
+            steps: Global steps instead of epochs.
+            scheduler: Its ``step()`` is called after each committed step, on all members; do not call it yourself.
+            collate: Makes a batch of a list of samples.
+            shuffle: Whether each epoch has its own random order.
+            batch_norm: ``ghost`` normalises each micro-batch by itself, so that results do not depend on the split;
+                ``keep`` leaves BatchNorm layers alone, and their statistics differ between members.
+            clip_grad_norm: Clips the norm of the global gradient before each update. Clipping in the loop cannot work:
+                a member that has no work in a step runs no loop.
+            find_unused_parameters: As in DistributedDataParallel.
+        """
+        if self._engine is not None:
+            raise PlaitError("this session has a model already; open another session for another model")
+        plan = self._data_plan(dataset, shuffle=shuffle)
+        total = steps if steps is not None else epochs * plan.steps_per_epoch
+        model = model.to(self.device)
+        if batch_norm == "ghost":
+            model = convert(model, "ghost")
+        replica = self._replica(model, optimizer, scheduler, clip_grad_norm)
+        layout, parameters = _layout_of(model, self.settings.bucket_bytes)
+        exchange = self._exchange(layout, parameters, plan)
+        self._undo_autocast = autocast_forward(model, self.compute, self.device.type, lambda: replica.scale.scale)
+        wrapped = _one_member_ddp(model, exchange, find_unused_parameters)
+        self._restore(replica, exchange)
+        self._connect(replica.step)
+        contract = self._contract(layout, plan, total)
+        self._engine = self._make_engine(plan, total, contract, replica, exchange)
+        self._engine.form()
+        self._loader = ShareLoader(self, self._engine, dataset, collate)
+        return wrapped, CommittingOptimizer(optimizer, self._engine), self._loader
+
+    def _data_plan(self, dataset: Dataset[Any], *, shuffle: bool) -> DataPlan:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise PlaitError(
+                f"the data set is a {type(dataset).__name__}; Plait deals samples by number and needs a map-style"
+                " data set with __len__ and __getitem__"
+            )
+        return DataPlan(
+            num_samples=len(dataset),
+            global_batch=self.settings.global_batch_size,
+            micro_batches=self.settings.micro_batches,
+            seed=self.settings.seed,
+            shuffle=shuffle,
+        )
+
+    def _replica(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: LRScheduler | None,
+        clip_grad_norm: float | None,
+    ) -> Replica:
+        base = self.settings.base_batch_size or self.settings.global_batch_size
+        plan = self.settings.precision
+        return Replica(
+            model=model,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            ghosts=GhostStatistics(model),
+            rule=self.settings.learning_rate,
+            batch_ratio=self.settings.global_batch_size / base,
+            clip_grad_norm=clip_grad_norm,
+            uses_scale="fp16" in {plan.global_precision, *(entry.precision for entry in plan.device_specific)},
+            before_step=self._before_step,
+        )
+
+    def _exchange(self, layout: FlatLayout, parameters: Sequence[nn.Parameter], plan: DataPlan) -> Exchange:
+        if self.settings.bitwise:
+            return FixedExchange(parameters, plan.micro_batches)
+        wire = _WIRE_TYPES[self.settings.precision.reduce]
+        if wire is torch.float32 and torch.float64 in layout.dtypes:
+            wire = torch.float64
+        return SumExchange(layout, parameters, wire)
+
+    def _contract(self, layout: FlatLayout, plan: DataPlan, total: int) -> tuple[tuple[str, str], ...]:
+        fields = {
+            "torch version": torch.__version__.partition("+")[0],
+            "parameters": f"{len(layout.names)} tensors, {layout.digest()}",
+            "gradient layout": f"{len(layout.stretches)} stretches of at most {self.settings.bucket_bytes} bytes",
+            "precision.reduce": self.settings.precision.reduce,
+            "bitwise": str(self.settings.bitwise),
+            "global batch size": str(plan.global_batch),
+            "micro_batches": str(plan.micro_batches),
+            "seed": str(plan.seed),
+            "samples in the data set": str(plan.num_samples),
+            "shuffle": str(plan.shuffle),
+            "total steps": str(total),
+            "split": self.settings.split,
+            "learning rate rule": self.settings.learning_rate,
+        }
+        return tuple(fields.items())
+
+    def _restore(self, replica: Replica, exchange: Exchange) -> None:
+        wanted = self.settings.checkpoint
+        if wanted is None:
+            return
+        files = FileCheckpointer(wanted.url, wanted.keep)
+        self._saver = BackgroundCheckpointer(files)
+        if self.place.joins:
+            return
+        found = files.load()
+        if found is not None:
+            for text in found.skipped:
+                logger.warning("%s", text)
+            replica.load(found.state, exchange)
+            logger.info("resumed from the checkpoint of step %d in %s", found.step, wanted.url)
+
+    def _connect(self, step: int) -> None:
+        place = self.place
+        if not place.seeds and place.rendezvous is None:
+            return
+        self.place = place = _rendezvous_place(place)
+        config = WardenConfig(
+            me=place.me,
+            listen=place.listen,
+            seeds=dict(place.seeds),
+            joining=place.joins,
+            secret=place.secret,
+            heartbeat_interval_s=self.settings.heartbeat_interval_s,
+            heartbeat_timeout_s=self.settings.heartbeat_timeout_s,
+            formation_timeout_s=self.settings.formation_timeout_s,
+            worker_pid=os.getpid(),
+            step=step,
+        )
+        self._link = WardenLink(config)
+        address = self._link.wait_listening(_START_TIMEOUT_S)
+        if place.rendezvous is not None:
+            self._link.peers(_trade_addresses(place, address))
+        self._server = StateServer(address.rsplit(":", 1)[0], place.secret)
+
+    def _make_engine(
+        self,
+        plan: DataPlan,
+        total: int,
+        contract: tuple[tuple[str, str], ...],
+        replica: Replica,
+        exchange: Exchange,
+    ) -> StepEngine:
+        place = self.place
+        config = EngineConfig(
+            me=place.me,
+            plan=plan,
+            total_steps=total,
+            contract=contract,
+            accelerator_type=place.accelerator_type,
+            secret=place.secret,
+            split=self.settings.split,
+            forced_split=place.forced_split,
+            max_fused=self.settings.max_fused,
+            exchange_timeout_s=self.settings.exchange_timeout_s,
+            duty_ratio=place.duty_ratio,
+        )
+        observers = self._observing()
+        faults = FaultInjector(place.me, os.environ.get("PLAIT_FAULTS", ""))
+        engine = StepEngine(config, replica, exchange, self._link, self._server, observers, faults)
+        engine.scales_backward = self.compute.needs_scaling
+        engine.joins = place.joins
+        observers.on_commit.append(lambda _facts: self._save_if_due(force=False))
+        if observers.agent is not None and self._link is not None:
+            link = self._link
+
+            def leave() -> None:
+                engine.wants_to_leave = True
+
+            observers.agent.listen(link.gone, leave)
+        return engine
+
+    def _observing(self) -> Observers:
+        if self._observers is None:
+            self._observers = Observers.from_environment(self.member)
+        return self._observers
+
+    def _save_if_due(self, *, force: bool) -> None:
+        wanted, engine = self.settings.checkpoint, self._engine
+        if wanted is None or engine is None or self._saver is None or not self.is_leader or engine.is_shadow:
+            return
+        if not force and time.monotonic() - self._last_save_s < wanted.interval_s:
+            return
+        self._last_save_s = time.monotonic()
+        self._saver.save(engine.replica.state(engine.exchange), engine.replica.step)
+
+
+class ShareLoader:
+    """Yields this device's share of each global step as batches of fused micro-batches, over all epochs."""
+
+    def __init__(
+        self, run: Session, engine: StepEngine, dataset: Dataset[Any], collate: Callable[[list[Any]], Any]
+    ) -> None:
+        self._run = run
+        self._engine = engine
+        self._dataset = dataset
+        self._collate = collate
+
+    def __len__(self) -> int:
+        """Global steps that are left; a device may get more or fewer batches than that."""
+        return max(0, self._engine.config.total_steps - self._engine.step)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields batches until all steps are committed."""
+        engine = self._engine
+        while (ks := engine.next_chunk()) is not None:
+            step = engine.step
+            batch = self._batch(step, ks)
+            torch.manual_seed(_seed_of(engine, step, ks[0]))
+            yield _to_device(batch, self._run.device)
+            if engine.chunk:
+                raise PlaitError(
+                    f"the batch of step {step} was not used: the loop must call backward() on its loss and then"
+                    " optimizer.step() for every batch"
+                )
+
+    def _batch(self, step: int, ks: Sequence[int]) -> Any:
+        plan, samples = self._engine.config.plan, []
+        for k in ks:
+            seed = _seed_of(self._engine, step, k)
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' data sets draw from
+            samples += [self._dataset[int(index)] for index in plan.indices(step, k)]
+        return self._collate(samples)
+
+
+class CommittingOptimizer(torch.optim.Optimizer):
+    """The user's optimizer with ``step`` as the commit point of a global step."""
+
+    def __init__(self, inner: torch.optim.Optimizer, engine: StepEngine) -> None:  # its state is the inner one's
+        self._inner = inner
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else is asked is the inner optimizer's."""
+        return getattr(self.__dict__["_inner"], name)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The inner optimizer's groups."""
+        return self._inner.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The inner optimizer's state."""
+        return self._inner.state
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Closes the batch at hand; commits and updates once the whole global step is there.
+
+        Raises:
+            PlaitError: a closure was given, no backward pass ran, or the gradients were changed after it.
+        """
+        if closure is not None:
+            raise PlaitError("optimizers that call a closure (such as LBFGS) evaluate it alone; a group cannot")
+        engine = self._engine
+        if not engine.chunk:
+            raise PlaitError("optimizer.step() was called without a batch of the loader")
+        if not engine.exchange.ran_backward:
+            raise PlaitError("optimizer.step() was called before backward(); nothing was sent")
+        try:
+            engine.end_chunk()
+        except GradientsChanged:
+            raise PlaitError(
+                "gradients were changed between backward() and optimizer.step(), where they are this device's part"
+                " only; use run.prepare(..., clip_grad_norm=...) or run.before_step(...) for the global gradient"
+            ) from None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the inner optimizer's."""
+        self._inner.zero_grad(set_to_none=set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inner optimizer's."""
+        self._inner.load_state_dict(state_dict)
+
+    def __repr__(self) -> str:
+        """Shows what is inside."""
+        return f"CommittingOptimizer({self._inner!r})"
+
+
+def _device() -> torch.device:
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _layout_of(model: nn.Module, bucket_bytes: int) -> tuple[FlatLayout, list[nn.Parameter]]:
+    named = list(model.named_parameters())
+    layout = lay_out(named, bucket_bytes)
+    if not layout.names:
+        raise PlaitError(f"{type(model).__name__} has no parameter that needs a gradient")
+    by_name = dict(named)
+    return layout, [by_name[name] for name in layout.names]
+
+
+def _one_member_ddp(model: nn.Module, exchange: Exchange, find_unused: bool) -> DistributedDataParallel:
+    """Wraps the model in DDP over this process alone; every byte between devices is the exchange's."""
+    store = dist.HashStore()
+    group = dist.ProcessGroup(store, 0, 1)
+    backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)  # noqa: SLF001
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # noqa: SLF001
+    sync = "forward_sync_buffers"  # the name since torch 2.13 of what was broadcast_buffers
+    no_sync = {sync if sync in signature(DistributedDataParallel).parameters else "broadcast_buffers": False}
+    wrapped = DistributedDataParallel(
+        model,
+        process_group=group,
+        **no_sync,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=find_unused,
+    )
+    wrapped.register_comm_hook(None, exchange.hook)
+    return wrapped
+
+
+def _seed_of(engine: StepEngine, step: int, k: int) -> int:
+    return rng_key(engine.config.plan.seed, step, k) >> 1
+
+
+def _to_device(batch: Any, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: _to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(_to_device(value, device) for value in batch)
+    return batch
+
+
+def _with_checkpoint(settings: Settings, checkpoint: Checkpoint) -> Settings:
+    from dataclasses import replace
+
+    return replace(settings, checkpoint=checkpoint)
+
+
+def _rendezvous_place(place: Place) -> Place:
+    """Fills in where to listen and whom to expect when torchrun's variables are all there is."""
+    from dataclasses import replace
+
+    if place.rendezvous is None:
+        return place if place.secret else replace(place, secret=os.environ.get("PLAIT_ATTEMPT", "plait"))
+    host, port = place.rendezvous.rsplit(":", 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        own = probe.getsockname()[0]
+    seeds = {f"w{rank}": "" for rank in range(place.world_size)}
+    return replace(place, listen=f"{own}:0", seeds=seeds, secret=place.secret or make_secret_of(place))
+
+
+def make_secret_of(place: Place) -> str:
+    """Returns the word that members of a group without a secret know each other by."""
+    return f"plait-{place.rendezvous}-{place.world_size}"
+
+
+def _trade_addresses(place: Place, address: str) -> dict[str, str]:
+    """Finds the others once, through torchrun's store; afterwards nothing depends on it."""
+    assert place.rendezvous is not None
+    host, port = place.rendezvous.rsplit(":", 1)
+    hosts_it = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = dist.TCPStore(host, int(port), is_master=hosts_it, wait_for_workers=False, timeout=timedelta(seconds=300))
+    prefix = f"plait/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    store.set(f"{prefix}/{place.me}", address)
+    others = {f"w{rank}" for rank in range(place.world_size)}
+    found = {member: store.get(f"{prefix}/{member}").decode() for member in sorted(others)}
+    store.add(f"{prefix}/read", 1)
+    if hosts_it:  # keep the store until everybody has read it
+        while store.add(f"{prefix}/read", 0) < place.world_size:
+            time.sleep(0.01)
+    return found
+
+
+

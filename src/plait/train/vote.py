@@ -1,0 +1,104 @@
+"""The vote: one small integer all-reduce that closes a step.
+
+A member casts its vote once all of its exchange has come through; so whoever sees the vote's result knows that every
+member of the generation holds the complete reduced gradient. It also carries what must be known to all: the count, the
+loss, and each device's time, so that all members balance alike.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plait.errors import ContractMismatch
+
+_LOSS_UNIT = 2.0**-24
+_FIXED = 7
+_PER_MEMBER = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """What one member puts in."""
+
+    step: int
+    plan_hash: int
+    count: int
+    found_inf: bool = False
+    loss_sum: float | None = None
+    compute_us: int = 0
+    micro_batches: int = 0
+    is_ready: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberVote:
+    """What a vote says of one member: its time before the exchange, the micro-batches run, whether it has state."""
+
+    compute_us: int
+    micro_batches: int
+    is_ready: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """The result: the same on all members. ``count`` is samples or valid tokens over all of them."""
+
+    step: int
+    count: int
+    found_inf: bool
+    loss: float | None
+    members: tuple[tuple[str, MemberVote], ...]
+
+    @property
+    def ready(self) -> frozenset[str]:
+        """Members that have state and may be given work."""
+        return frozenset(name for name, member in self.members if member.is_ready)
+
+
+def cast(ballot: Ballot, index: int, size: int) -> Tensor:
+    """Returns the int64 tensor that member ``index`` of ``size`` puts into the all-reduce."""
+    values = torch.zeros(_FIXED + _PER_MEMBER * size, dtype=torch.int64)
+    loss = ballot.loss_sum
+    finite = loss is not None and abs(loss) < 2.0**36
+    values[:_FIXED] = torch.tensor(
+        [
+            ballot.step,
+            ballot.plan_hash,
+            ballot.count,
+            int(ballot.found_inf),
+            round(loss / _LOSS_UNIT) if loss is not None and finite else 0,
+            ballot.count if finite else 0,
+            0,
+        ]
+    )
+    at = _FIXED + _PER_MEMBER * index
+    values[at : at + _PER_MEMBER] = torch.tensor([ballot.compute_us, ballot.micro_batches, int(ballot.is_ready)])
+    return values
+
+
+def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
+    """Returns what the reduced numbers say.
+
+    Raises:
+        ContractMismatch: members voted on different steps or splits; nothing may be applied.
+    """
+    size = len(members)
+    if values[0] != ballot.step * size or values[1] != ballot.plan_hash * size:
+        raise ContractMismatch(
+            f"the members of this generation do not work on the same step: the sum of their steps is {values[0]},"
+            f" {size} times {ballot.step} was expected"
+        )
+    told = []
+    for index, name in enumerate(members):
+        at = _FIXED + _PER_MEMBER * index
+        told.append(
+            (name, MemberVote(compute_us=values[at], micro_batches=values[at + 1], is_ready=bool(values[at + 2])))
+        )
+    return Vote(
+        step=ballot.step,
+        count=values[2],
+        found_inf=values[3] > 0,
+        loss=values[4] * _LOSS_UNIT / values[5] if values[5] and values[5] == values[2] else None,
+        members=tuple(told),
+    )
