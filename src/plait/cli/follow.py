@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 TAIL_LINES = 20
 """How much of a failed worker's log is shown."""
+_BLAME = {"failed": 0, "lost": 1}
+"""Whose log tells most about a failed task; a worker that was only stopped tells least."""
 
 
 @dataclass(slots=True)
@@ -86,19 +88,15 @@ def exit_code_of_job(job: "JobAnswer", *, was_interrupted: bool) -> int:
 
 
 def last_words(client: "ControllerClient", job: "JobAnswer") -> list[str]:
-    """Returns the end of the log of the first worker of each failed task, for people."""
+    """Returns the end of the log of the worker that each failed task failed for, for people."""
     shown: list[str] = []
     for task in job["tasks"]:
         if task["state"] != "failed" or not task["placement"]:
             continue
-        worker = min(task["placement"], key=lambda one: (not _has_failed(one["state"]), one["rank"]))
+        worker = min(task["placement"], key=lambda one: (_BLAME.get(one["state"], len(_BLAME)), one["rank"]))
         reader = LogReader(client, job["job_id"], frozenset({task["task"]}), worker["worker_id"])
         lines = reader.read(job)[-TAIL_LINES:]
         if lines:
             shown.append(f"the end of the log of {task['task']}/{worker['worker_id']}:")
             shown.extend(f"  {line.text}" for line in lines)
     return shown
-
-
-def _has_failed(state: str) -> bool:
-    return state in {"lost", "failed", "exited"}

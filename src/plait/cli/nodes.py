@@ -25,7 +25,7 @@ def nodes(state: StateOption = None, as_json: JsonOption = False) -> int:
 
 
 def print_devices(found: "list[NodeAnswer]") -> None:
-    """Prints one row for each device."""
+    """Prints one row for each device, the fastest first."""
     rows = [
         (
             device["device"],
@@ -35,8 +35,10 @@ def print_devices(found: "list[NodeAnswer]") -> None:
             f"{device['speed']:.3g}",
             device["worker"] or "free",
         )
-        for node in found
-        for device in node["devices"]
+        for node, device in sorted(
+            ((node, device) for node in found for device in node["devices"]),
+            key=lambda pair: (-pair[1]["speed"], pair[0]["node"]),
+        )
     ]
     print_table(("DEVICE", "STATE", "TYPE", ">MEMORY", ">SPEED", "HELD BY"), rows)
 
