@@ -73,9 +73,11 @@ class Scenario:
         job = Job(name=job_id, tasks=tasks, priority=priority, failure=failure or FailureRules())
         return self.feed(JobSubmitted, job_id=job_id, job=job)
 
-    def tick(self, seconds: float = 1.0, day_s: int = 0) -> tuple[Command, ...]:
-        """Lets time pass."""
+    def tick(self, seconds: float = 1.0, day_s: int | None = None) -> tuple[Command, ...]:
+        """Lets time pass; the time of day goes on from the last tick (midnight at first) unless it is given."""
         self.now_s += seconds
+        if day_s is None:
+            day_s = int((self.state.day_s() or 0.0) + self.now_s - self.state.now_s) % 86400
         return self.feed(Tick, day_s=day_s)
 
     def started(self, attempt_id: str) -> None:
