@@ -280,7 +280,7 @@ class Session:
         """Joins the group with this model; returns model, optimizer and loader for a plain loop.
 
         Args:
-            model: Any module; it is moved to :attr:`Session.device`. All members start from the first member's weights.
+            model: Any module; it is moved to this member's device. All members start from the first member's weights.
             optimizer: Over the model's parameters.
             dataset: A map-style data set, the same on all members.
             epochs: Passes over the data set; one loop over the loader runs all of them.
