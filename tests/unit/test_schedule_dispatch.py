@@ -60,7 +60,7 @@ def test_all_devices_of_a_worker_are_on_one_node() -> None:
     assert scenario.task("j").is_impossible
     assert "needs 3 workers of 2 x A100, the healthy nodes can hold 2" in scenario.task("j").reason
     scenario.join("n2", "A100", 2)
-    devices = [w.device_ids for w in scenario.attempt("j/train/0").workers.values() for w in [w.placement]]
+    devices = [worker.placement.device_ids for worker in scenario.attempt("j/train/0").workers.values()]
     assert sorted(devices) == [("n0/0", "n0/1"), ("n1/0", "n1/1"), ("n2/0", "n2/1")]
 
 
