@@ -228,7 +228,7 @@ class LocalEngine:
 
 
 def _shape(host: Host) -> str:
-    quota = "no CPU quota" if host.cpu_quota is None else f"{host.cpu_quota:g} cores"
+    quota = "no CPU quota" if host.cpu_quota is None else f"CPU quota {host.cpu_quota:g}"
     rates = [
         f"{direction} {rate / 1e6:g} MB/s"
         for direction, rate in (("up", host.up), ("down", host.down))
