@@ -86,6 +86,14 @@ def test_a_split_is_told_once_and_again_when_it_changes() -> None:
     assert told(narrator, {"event": report, "commands": []}) == ["t: split w0:9 w1:3"]
 
 
+def test_a_wait_is_told_once_for_each_reason() -> None:
+    narrator = Narrator("j-1")
+    assert list(narrator.waiting("t", "waiting", "2 free, 4 wanted")) == ["t: waits: 2 free, 4 wanted"]
+    assert list(narrator.waiting("t", "waiting", "2 free, 4 wanted")) == []
+    assert list(narrator.waiting("t", "running", "placed")) == []
+    assert list(narrator.waiting("t", "waiting", "2 free, 4 wanted")) == ["t: waits: 2 free, 4 wanted"]
+
+
 def test_nodes_and_devices_are_told() -> None:
     events: list[dict[str, Any]] = [
         {"kind": "node_joined", "node": {"id": "n0"}},

@@ -44,6 +44,9 @@ class Follower:
         """Shows everything that is new and returns the job as it was before that, so that an end is told last."""
         job = self.client.job(self.job_id)
         self._events()
+        for task in job["tasks"]:
+            for text in self.narrator.waiting(task["task"], task["state"], task["reason"]):
+                self.screen.line(text)
         progress = self.client.progress(self.job_id)
         for line in progress:
             for text in self.narrator.split(line["task"], line["split"], line["reason"]):

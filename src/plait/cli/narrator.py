@@ -27,6 +27,7 @@ class Narrator:
     nodes: set[str] = field(default_factory=set)
     _places: dict[tuple[str, str], str] = field(default_factory=dict)
     _splits: dict[str, str] = field(default_factory=dict)
+    _waits: dict[str, str] = field(default_factory=dict)
 
     def tell(self, record: Document) -> Iterator[str]:
         """Yields the lines of one record; most records have none."""
@@ -81,6 +82,13 @@ class Narrator:
         how = f"signal {event['signal']}" if event.get("signal") else f"exit code {event['exit_code']}"
         detail = f": {event['detail']}" if event.get("detail") and event["detail"] != how else ""
         yield f"{task}: {who} ended ({CAUSES.get(event['failure'], event['failure'])}, {how}){detail}"
+
+    def waiting(self, task: str, state: str, reason: str) -> Iterator[str]:
+        """Yields a line where the task waits for another reason than the last one told."""
+        told = self._waits.get(task)
+        self._waits[task] = reason if state == "waiting" else ""
+        if state == "waiting" and reason and reason != told:
+            yield f"{task}: waits: {reason}"
 
     def split(self, task: str, split: Mapping[str, int], reason: str) -> Iterator[str]:
         """Yields a line where the split of a task is another than the last one told."""
