@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Show this job's tasks and workers.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show this job's tasks and workers.")] = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> int:
