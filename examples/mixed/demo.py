@@ -18,7 +18,7 @@ from plait.monitor.timeline import Timeline, read_timeline
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-STEPS = 240
+STEPS = 200
 GLOBAL_BATCH_SIZE = 96
 LOST = "w1"
 LOSS_AT_MOST = 2.6  # nats a byte; a model that only knows how often each byte occurs reaches about 3.3

@@ -119,7 +119,7 @@ def judge(model: ByteTransformer, text: Windows, num_windows: int = 64) -> float
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=240, help="global steps")
+    parser.add_argument("--steps", type=int, default=200, help="global steps")
     parser.add_argument("--context", type=int, default=64, help="bytes in a window")
     parser.add_argument("--width", type=int, default=128, help="width of the transformer")
     parser.add_argument("--layers", type=int, default=2, help="layers of the transformer")

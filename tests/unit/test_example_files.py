@@ -122,7 +122,7 @@ def good_run(demo: Any) -> Timeline:
         for index in range(demo.STEPS)
     )  # fmt: skip
     lost = MembershipRow(
-        at_s=80.0, step=80, generation="2", members=("w0",), lost=(demo.LOST,), joined=(), reason="closed", gap_s=0.1
+        at_s=60.0, step=60, generation="2", members=("w0",), lost=(demo.LOST,), joined=(), reason="closed", gap_s=0.1
     )
     return Timeline(steps=steps, memberships=(lost,), splits=())
 

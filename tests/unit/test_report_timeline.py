@@ -74,15 +74,29 @@ def test_a_step_redone_after_a_restart_counts_as_it_was_done_last(tmp_path: Path
     assert [(row.step, len(row.members)) for row in timeline.steps] == [(0, 2), (1, 1), (2, 2)]
 
 
+def forming(generation: str = "1", at_s: float = 0.0, number: int = 0) -> dict[str, dict[str, Any]]:
+    """The first rows of w0 and w1: each takes the other for a joiner."""
+    row = membership(number, at_s, generation, ["w0", "w1"], gap_s=None)
+    return {"w0": {**row, "joined": ["w1"]}, "w1": {**row, "joined": ["w0"]}}
+
+
 def test_a_membership_told_by_many_is_one_row_with_the_longest_gap_of_those_who_went_on(tmp_path: Path) -> None:
     change = membership(5, 6.0, "2", ["w0", "w1", "w2"], joined=["w2"])
-    write(tmp_path, "w0", [change])
-    write(tmp_path, "w1", [{**change, "gap_s": 0.3, "at": START_S + 6.2}])
-    write(tmp_path, "w2", [{**change, "gap_s": 12.0}])
-    (row,) = read_timeline(tmp_path).memberships
-    assert row.gap_s == 0.3
-    assert row.joined == ("w2",)
-    assert row.at_s == START_S + 6.0
+    write(tmp_path, "w0", [forming()["w0"], change])
+    write(tmp_path, "w1", [forming()["w1"], {**change, "gap_s": 0.3, "at": START_S + 6.2}])
+    others = {**change, "joined": ["w0", "w1"], "at": START_S + 5.9, "reason": "w0, w1 joined", "gap_s": 12.0}
+    write(tmp_path, "w2", [others])
+    first, row = read_timeline(tmp_path).memberships
+    assert (first.is_forming, first.joined) == (True, ("w0", "w1"))
+    assert (row.is_forming, row.joined, row.gap_s, row.reason) == (False, ("w2",), 0.3, "because")
+    assert row.at_s == START_S + 5.9
+
+
+def test_the_group_of_a_new_attempt_forms_again(tmp_path: Path) -> None:
+    for member in ("w0", "w1"):
+        write(tmp_path, member, [forming()[member], forming(at_s=60.0, number=40)[member]])
+    rows = read_timeline(tmp_path).memberships
+    assert [(row.is_forming, row.step) for row in rows] == [(True, 0), (True, 40)]
 
 
 def test_a_split_told_by_many_is_one_row(tmp_path: Path) -> None:

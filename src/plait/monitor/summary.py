@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from plait.monitor.timeline import MembershipRow, MemberStep, SplitRow, StepRow, Timeline
+from plait.monitor.timeline import MembershipRow, MemberStep, SplitRow, StepRow, Timeline, member_order
 
 EventKind = Literal["formed", "lost", "joined", "left", "split"]
 
@@ -210,7 +210,7 @@ def _devices(timeline: Timeline, lengths: tuple[float, ...], start_s: float) -> 
             parts.setdefault(part.member, []).append((row, length_s, part))
     total = sum(part.samples for own in parts.values() for _, _, part in own)
     lost = {name: row.at_s - start_s for row in timeline.memberships for name in row.lost}
-    joined = {name: row.at_s - start_s for row in timeline.memberships if not _is_first(row) for name in row.joined}
+    joined = {name: row.at_s - start_s for row in timeline.memberships if not row.is_forming for name in row.joined}
     devices = []
     for name in sorted(parts, key=member_order):
         own = parts[name]
@@ -234,11 +234,6 @@ def _devices(timeline: Timeline, lengths: tuple[float, ...], start_s: float) -> 
     return tuple(devices)
 
 
-def _is_first(row: MembershipRow) -> bool:
-    """Tells a group's forming (everybody is new) from a later join."""
-    return bool(row.joined) and set(row.joined) == set(row.members)
-
-
 def _events(timeline: Timeline, start_s: float) -> tuple[RunEvent, ...]:
     events = [_membership_event(row, start_s) for row in timeline.memberships]
     events += [_split_event(row, start_s) for row in timeline.splits]
@@ -251,7 +246,7 @@ def _membership_event(row: MembershipRow, start_s: float) -> RunEvent:
         kind, what = "lost", f"{', '.join(row.lost)} lost"
         if row.joined:
             what += f", {', '.join(row.joined)} joined"
-    elif _is_first(row):
+    elif row.is_forming:
         kind, what = "formed", "group formed"
     elif row.joined:
         kind, what = "joined", f"{', '.join(row.joined)} joined"
@@ -268,9 +263,3 @@ def _split_event(row: SplitRow, start_s: float) -> RunEvent:
     return RunEvent(
         at_s=max(0.0, row.at_s - start_s), step=row.step, kind="split", what=what, reason=row.reason, gap_s=None
     )
-
-
-def member_order(name: str) -> tuple[int, str]:
-    """Sort key that puts ``w2`` before ``w10``."""
-    digits = name.lstrip("abcdefghijklmnopqrstuvwxyz")
-    return (int(digits), name) if digits.isdigit() else (-1, name)

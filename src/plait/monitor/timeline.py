@@ -39,7 +39,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRow:
-    """The group changed to ``members``; ``gap_s`` is the longest time that a member's work stood still for it."""
+    """The group changed to ``members``; ``gap_s`` is the longest time that a member's work stood still for it.
+
+    ``is_forming`` says that none of the members was in a group before: the start of an attempt.
+    """
 
     at_s: float
     step: int
@@ -49,6 +52,7 @@ class MembershipRow:
     joined: tuple[str, ...]
     reason: str
     gap_s: float | None
+    is_forming: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +85,10 @@ def read_timeline(run_dir: Path) -> Timeline:
     splits: list[SplitRow] = []
     unreadable_lines = 0
     for path in files:
+        generations: dict[str, int] = {}
         for line in _lines(path):
             try:
-                row = _parse(json.loads(line), writer=path.stem)
+                row = _parse(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError):
                 unreadable_lines += 1
                 continue
@@ -91,7 +96,7 @@ def read_timeline(run_dir: Path) -> Timeline:
                 case StepRow():
                     steps.append(row)
                 case MembershipRow():
-                    memberships.append(row)
+                    memberships.append(_as_told_by(path.stem, row, generations))
                 case SplitRow():
                     splits.append(row)
     return Timeline(
@@ -107,12 +112,12 @@ def _lines(path: Path) -> Iterator[str]:
         yield from (line for line in file if line.strip())
 
 
-def _parse(data: Mapping[str, Any], writer: str) -> StepRow | MembershipRow | SplitRow | None:
+def _parse(data: Mapping[str, Any]) -> StepRow | MembershipRow | SplitRow | None:
     match data["kind"]:
         case "step":
             return _parse_step(data)
         case "membership":
-            return _parse_membership(data, writer)
+            return _parse_membership(data)
         case "split":
             split = tuple(sorted((str(member), int(count)) for member, count in data["split"].items()))
             return SplitRow(at_s=float(data["at"]), step=int(data["step"]), split=split, reason=str(data["reason"]))
@@ -143,8 +148,7 @@ def _parse_step(data: Mapping[str, Any]) -> StepRow:
     )
 
 
-def _parse_membership(data: Mapping[str, Any], writer: str) -> MembershipRow:
-    joined = tuple(map(str, data["joined"]))
+def _parse_membership(data: Mapping[str, Any]) -> MembershipRow:
     gap_s = data.get("gap_s")
     return MembershipRow(
         at_s=float(data["at"]),
@@ -152,11 +156,24 @@ def _parse_membership(data: Mapping[str, Any], writer: str) -> MembershipRow:
         generation=str(data["generation"]),
         members=tuple(map(str, data["members"])),
         lost=tuple(map(str, data["lost"])),
-        joined=joined,
+        joined=tuple(map(str, data["joined"])),
         reason=str(data["reason"]),
-        # A joiner's own start is not a gap in the work of those who went on.
-        gap_s=None if gap_s is None or writer in joined else float(gap_s),
+        gap_s=None if gap_s is None else float(gap_s),
     )
+
+
+def _as_told_by(writer: str, row: MembershipRow, generations: dict[str, int]) -> MembershipRow:
+    """Returns the row seen from outside: who comes into a group takes the others for joiners, not itself.
+
+    ``generations`` holds those of the writer's file so far with their steps: one that comes again at another step is
+    that of a new attempt.
+    """
+    arrives = not row.lost and (not generations or generations.get(row.generation, row.step) != row.step)
+    generations[row.generation] = row.step
+    if not arrives:
+        return row
+    # What went before the writer's own start is no gap in the work of those who went on.
+    return replace(row, joined=(writer,), gap_s=None, is_forming=True)
 
 
 def _merge_steps(rows: Iterable[StepRow]) -> tuple[StepRow, ...]:
@@ -168,19 +185,22 @@ def _merge_steps(rows: Iterable[StepRow]) -> tuple[StepRow, ...]:
 
 
 def _merge_memberships(rows: Iterable[MembershipRow]) -> tuple[MembershipRow, ...]:
-    merged: dict[tuple[str, tuple[str, ...]], MembershipRow] = {}
+    merged: dict[tuple[str, int, tuple[str, ...]], MembershipRow] = {}
     for row in sorted(rows, key=lambda row: row.at_s):
-        key = (row.generation, row.members)
+        key = (row.generation, row.step, row.members)
         first = merged.get(key)
         if first is None:
             merged[key] = row
             continue
+        told = row if first.is_forming and not row.is_forming else first
         gaps = [gap_s for gap_s in (first.gap_s, row.gap_s) if gap_s is not None]
         merged[key] = replace(
-            first,
-            lost=tuple(sorted({*first.lost, *row.lost})),
-            joined=tuple(sorted({*first.joined, *row.joined})),
+            told,
+            at_s=first.at_s,
+            lost=tuple(sorted({*first.lost, *row.lost}, key=member_order)),
+            joined=tuple(sorted({*first.joined, *row.joined}, key=member_order)),
             gap_s=max(gaps, default=None),
+            is_forming=first.is_forming and row.is_forming,
         )
     return tuple(merged.values())
 
@@ -190,3 +210,9 @@ def _merge_splits(rows: Iterable[SplitRow]) -> tuple[SplitRow, ...]:
     for row in sorted(rows, key=lambda row: row.at_s):
         merged.setdefault((row.step, row.split), row)
     return tuple(merged.values())
+
+
+def member_order(name: str) -> tuple[int, str]:
+    """Sort key that puts ``w2`` before ``w10``."""
+    digits = name.lstrip("abcdefghijklmnopqrstuvwxyz")
+    return (int(digits), name) if digits.isdigit() else (-1, name)
