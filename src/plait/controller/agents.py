@@ -162,6 +162,8 @@ class Switchboard:
             register = await asyncio.wait_for(read_message(reader), REGISTER_TIMEOUT_S)
         except TimeoutError:
             return None
+        if register is None:
+            return None  # it hung up, or its words were not understood
         if not isinstance(register, Register) or not hmac.compare_digest(register.token.encode(), self._token):
             log.warning("a connection was refused: it did not present the token")
             return None
