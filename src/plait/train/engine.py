@@ -26,7 +26,7 @@ from plait.train.faults import FaultInjector
 from plait.train.learning_rate import group_squares
 from plait.train.membership.link import NewGeneration, Warned, WardenLink
 from plait.train.membership.outcome import Outcome, decide
-from plait.train.membership.protocol import Report
+from plait.train.membership.speech import Report
 from plait.train.observers import Observers, StepFacts
 from plait.train.replica import Extras, Planned, Replica
 from plait.train.transfer import Fetch, StateServer
@@ -210,6 +210,9 @@ class StepEngine:
         share.pending = share.pending[most:]
         counts = [self.config.plan.count(self.step, k) for k in self.chunk]
         self.chunk_weight = None
+        # A step that commits outside the loop (no own work, or after a regroup) leaves its gradients behind; the
+        # loop's zero_grad() does not run for it, and the next backward would add to them.
+        self.replica.optimizer.zero_grad(set_to_none=True)
         self.chunk_s = time.monotonic()
         self.replica.ghosts.enter(self.chunk, counts)
         if isinstance(self.exchange, FixedExchange):
@@ -565,9 +568,7 @@ class StepEngine:
         else:
             self.group = GlooGroup.build(self.link, self.generation, self.members, self.config.exchange_timeout_s)
 
-    def _check_contract(
-        self, members: tuple[str, ...], payloads: Mapping[str, Any], fresh: frozenset[str]
-    ) -> None:
+    def _check_contract(self, members: tuple[str, ...], payloads: Mapping[str, Any], fresh: frozenset[str]) -> None:
         """Refuses a group in which gradients would not fit together, before anything is exchanged."""
         reference = min((m for m in members if m not in fresh), default=members[0])
         theirs = payloads[reference]["contract"]
