@@ -52,6 +52,7 @@ def test_a_loss_names_the_device_the_cause_and_how_it_ended() -> None:
 
 def test_a_clean_exit_needs_no_line() -> None:
     assert told(Narrator("j-1"), exit_of("w0", exit_code=0, failure=None)) == []
+    assert told(Narrator("j-1"), exit_of("w0", signal=15, failure="cancelled")) == []
 
 
 def test_joins_and_leaves_carry_the_reason() -> None:

@@ -77,7 +77,7 @@ class Narrator:
     def _exit(self, event: Document) -> Iterator[str]:
         who = self._who(event["attempt_id"], event["worker_id"])
         task = _task(event["attempt_id"])
-        if event.get("failure") is None:
+        if event.get("failure") in {None, "cancelled"}:  # as asked; why it was asked has its own line
             return
         how = f"signal {event['signal']}" if event.get("signal") else f"exit code {event['exit_code']}"
         detail = f": {event['detail']}" if event.get("detail") and event["detail"] != how else ""
