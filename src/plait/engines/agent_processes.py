@@ -38,7 +38,7 @@ class AgentProcess:
     @property
     def has_ended(self) -> bool:
         """Whether the guardian, and with it everything below, has ended."""
-        return bool(select.select([self.handle], [], [], 0)[0])
+        return bool(_ended([self], 0.0))
 
     def reap(self) -> str:
         """Takes the exit status where the agent is a child of this process; returns words for how it ended."""
@@ -153,9 +153,17 @@ def end(processes: Iterable[AgentProcess], patience_s: float = END_PATIENCE_S) -
 def _wait(processes: list[AgentProcess], patience_s: float) -> list[AgentProcess]:
     deadline = time.monotonic() + patience_s
     while processes and (left_s := deadline - time.monotonic()) > 0:
-        ended, _, _ = select.select([process.handle for process in processes], [], [], left_s)
+        ended = _ended(processes, left_s)
         processes = [process for process in processes if process.handle not in ended]
     return processes
+
+
+def _ended(processes: Iterable[AgentProcess], within_s: float) -> frozenset[int]:
+    """Waits until at least one of the processes has ended or the time is over; returns the handles of the ended."""
+    poll = select.poll()
+    for process in processes:
+        poll.register(process.handle, select.POLLIN)
+    return frozenset(handle for handle, _ in poll.poll(within_s * 1000))
 
 
 def freeze(process: AgentProcess, patience_s: float = 2.0) -> None:

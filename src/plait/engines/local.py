@@ -5,6 +5,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from plait.engines import agent_processes
@@ -54,6 +56,7 @@ class LocalEngine:
         self._hosts = EmulatedHosts(hosts, enforce=enforce and bool(cluster.nodes))
         self._agents: dict[str, AgentProcess] = {}
         self._launches: dict[LaunchId, Launch] = {}
+        self._numbers = count()
         self._pending: deque[EngineEvent] = deque()
         self._watched: set[int] = set()
         self._lock = threading.Lock()  # ``cancel`` may run in a thread while the loop listens to events
@@ -106,7 +109,7 @@ class LocalEngine:
 
     def launch(self, launch: Launch) -> LaunchId:
         """Starts the agents that do not live yet; those that do are told the controller's present address."""
-        launch_id = LaunchId(f"local-{len(self._launches)}")
+        launch_id = LaunchId(f"local-{next(self._numbers)}")
         self._launches[launch_id] = launch
         for node in launch.nodes:
             self._ensure(node, launch)
@@ -134,9 +137,9 @@ class LocalEngine:
             if self._agents.get(process.node) is not process:
                 return
             del self._agents[process.node]
+            if process.handle not in self._watched:  # else the listener closes it
+                os.close(process.handle)
         self._tell(NodeGone(node=process.node, reason=process.reap()))
-        if process.handle not in self._watched:
-            os.close(process.handle)
 
     async def events(self) -> AsyncIterator[EngineEvent]:
         """Yields starts and ends of agents within milliseconds; one listener at a time."""
@@ -147,16 +150,18 @@ class LocalEngine:
         def ended(process: AgentProcess) -> None:
             self._note_end(process)
             loop.remove_reader(process.handle)
-            self._watched.remove(process.handle)
-            os.close(process.handle)
+            with self._lock:
+                self._watched.remove(process.handle)
+                os.close(process.handle)
 
         try:
             while True:
                 news.clear()
-                for process in tuple(self._agents.values()):
-                    if process.handle not in self._watched:
-                        self._watched.add(process.handle)
-                        loop.add_reader(process.handle, ended, process)
+                with self._lock:
+                    new = [process for process in self._agents.values() if process.handle not in self._watched]
+                    self._watched.update(process.handle for process in new)
+                for process in new:
+                    loop.add_reader(process.handle, ended, process)
                 while self._pending:
                     yield self._pending.popleft()
                 await news.wait()
@@ -183,9 +188,12 @@ class LocalEngine:
         """
         launch = self._launch_of(launch_id)
         del self._launches[launch_id]
-        ending = [self._agents[node.id] for node in launch.nodes if node.id in self._agents]
-        left = agent_processes.end(ending)
-        for process in ending:
+        with self._lock:  # the listener may close the handles of those that end meanwhile
+            ending = [self._agents[node.id] for node in launch.nodes if node.id in self._agents]
+            copies = [replace(process, handle=os.dup(process.handle)) for process in ending]
+        left = agent_processes.end(copies)
+        for process, copy in zip(ending, copies, strict=True):
+            os.close(copy.handle)
             if process.node not in left:
                 self._note_end(process)
         if left:
