@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from plait.train.membership import protocol as p
+from plait.train.membership import speech as s
 from plait.train.membership.outcome import decide
 
 LAST_STEP = 2
@@ -14,10 +15,10 @@ LAST_STEP = 2
 class Worker:
     """The abstract worker: ``history`` names the generation in which each step committed."""
 
-    history: tuple[p.Ballot, ...] | None
+    history: tuple[s.Ballot, ...] | None
     voted: bool = False
-    held: tuple[p.Ballot, int] | None = None
-    generation: p.Ballot | None = None
+    held: tuple[s.Ballot, int] | None = None
+    generation: s.Ballot | None = None
     asked_to_stop: bool = False
     members: tuple[str, ...] = ()
 
@@ -27,7 +28,7 @@ class World:
     members: tuple[tuple[str, p.Member | None], ...]
     workers: tuple[tuple[str, Worker], ...]
     queues: tuple[tuple[tuple[str, str], tuple[object, ...]], ...]
-    votes: frozenset[tuple[p.Ballot, int, str]] = frozenset()
+    votes: frozenset[tuple[s.Ballot, int, str]] = frozenset()
     deaths: int = 0
     silences: int = 0
     breaks: int = 0
@@ -37,8 +38,10 @@ class World:
 class Walk:
     """One model: explores from ``start`` and checks each world."""
 
-    def __init__(self, seeds: tuple[str, ...], *, deaths: int, silences: int, breaks: int, joins: tuple[str, ...]) -> None:
-        members = {m: p.founder(m, seeds, p.Report(0)) for m in seeds}
+    def __init__(
+        self, seeds: tuple[str, ...], *, deaths: int, silences: int, breaks: int, joins: tuple[str, ...]
+    ) -> None:
+        members = {m: p.founder(m, seeds, s.Report(0)) for m in seeds}
         members = {m: replace(s, heard=frozenset(seeds) - {m}) for m, s in members.items()}
         world = World(
             members=tuple(members.items()),
@@ -49,9 +52,9 @@ class Walk:
             breaks=breaks,
             joins=joins,
         )
-        self.start = self.feed(world, seeds[0], p.Heard(seeds[-1]))
+        self.start = self.feed(world, seeds[0], s.Heard(seeds[-1]))
 
-    def feed(self, world: World, me: str, event: p.Input) -> World:
+    def feed(self, world: World, me: str, event: s.Input) -> World:
         """Gives one input to one member and carries out its outputs."""
         members = dict(world.members)
         state = members[me]
@@ -63,14 +66,14 @@ class Walk:
             world = self.carry_out(world, me, output)
         return world
 
-    def carry_out(self, world: World, me: str, output: p.Output) -> World:
-        if isinstance(output, p.Send):
+    def carry_out(self, world: World, me: str, output: s.Output) -> World:
+        if isinstance(output, s.Send):
             return self.enqueue(world, me, output.to, output.message)
         workers = dict(world.workers)
         worker = workers[me]
-        if isinstance(output, p.StopWorker):
+        if isinstance(output, s.StopWorker):
             workers[me] = replace(worker, asked_to_stop=True)
-        if isinstance(output, p.GoOn):
+        if isinstance(output, s.GoOn):
             workers[me] = self.go_on(worker, me, output, world)
         return replace(world, workers=tuple(sorted(workers.items())))
 
@@ -84,7 +87,7 @@ class Walk:
         return replace(world, queues=tuple(sorted(queues.items(), key=lambda q: q[0])))
 
     @staticmethod
-    def go_on(worker: Worker, me: str, output: p.GoOn, world: World) -> Worker:
+    def go_on(worker: Worker, me: str, output: s.GoOn, world: World) -> Worker:
         reports = dict(output.reports)
         outcome = decide(output.members, reports)
         history = worker.history
@@ -115,7 +118,7 @@ class Walk:
             base = replace(world, queues=tuple(sorted(rest.items(), key=lambda q: q[0])))
             if members[b] is None:
                 continue
-            event = items[0] if isinstance(items[0], p.Died | p.Heard) else p.Received(a, items[0])  # type: ignore[arg-type]
+            event = items[0] if isinstance(items[0], s.Died | s.Heard) else s.Received(a, items[0])  # type: ignore[arg-type]
             out.append(self.feed(base, b, event))
         for name, worker in world.workers:
             state = members[name]
@@ -134,7 +137,7 @@ class Walk:
         if worker.asked_to_stop:
             held = worker.held is not None and worker.held == (g, at)
             stopped = replace(worker, asked_to_stop=False, voted=False, generation=None)
-            out.append(self.feed(self.with_worker(world, name, stopped), name, p.Stopped(p.Report(at, held=held))))
+            out.append(self.feed(self.with_worker(world, name, stopped), name, s.Stopped(s.Report(at, held=held))))
         if g is None:
             return out
         if not worker.voted and at < LAST_STEP and not worker.asked_to_stop:
@@ -143,7 +146,7 @@ class Walk:
             if world.breaks:
                 broken = replace(worker, voted=False, generation=None)
                 fewer = replace(self.with_worker(world, name, broken), breaks=world.breaks - 1)
-                out.append(self.feed(fewer, name, p.ExchangeFailed(p.Report(at))))
+                out.append(self.feed(fewer, name, s.ExchangeFailed(s.Report(at))))
         if worker.voted and all((g, at, m) in world.votes for m in worker.members):
             applied = replace(worker, history=(*history, g), voted=False)
             out.append(self.with_worker(world, name, applied))
@@ -169,14 +172,14 @@ class Walk:
                 )
                 for other in alive:
                     if other != victim:
-                        dead = self.enqueue(dead, victim, other, p.Died(victim))
+                        dead = self.enqueue(dead, victim, other, s.Died(victim))
                 out.append(dead)
         if world.silences:
             pairs = [(a, b) for a in alive for b in alive if a < b]
             for a, b in pairs:
                 fewer = replace(world, silences=world.silences - 1)
-                cut = self.feed(self.feed(fewer, a, p.Silent(b)), b, p.Silent(a))
-                out.append(self.enqueue(self.enqueue(cut, a, b, p.Heard(a)), b, a, p.Heard(b)))
+                cut = self.feed(self.feed(fewer, a, s.Silent(b)), b, s.Silent(a))
+                out.append(self.enqueue(self.enqueue(cut, a, b, s.Heard(a)), b, a, s.Heard(b)))
         for name in world.joins:
             members = {**dict(world.members), name: replace(p.joiner(name), heard=frozenset(alive))}
             joined = replace(
@@ -186,8 +189,8 @@ class Walk:
                 joins=tuple(j for j in world.joins if j != name),
             )
             for other in alive:
-                joined = self.enqueue(joined, name, other, p.Heard(name))
-                joined = self.enqueue(joined, name, other, p.JoinAsk(frozenset(alive)))
+                joined = self.enqueue(joined, name, other, s.Heard(name))
+                joined = self.enqueue(joined, name, other, s.JoinAsk(frozenset(alive)))
             out.append(joined)
         return out
 

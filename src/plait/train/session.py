@@ -657,6 +657,3 @@ def _trade_addresses(place: Place, address: str) -> dict[str, str]:
         while store.add(f"{prefix}/read", 0) < place.world_size:
             time.sleep(0.01)
     return found
-
-
-

@@ -74,9 +74,7 @@ class SumExchange:
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         offsets, shapes = self.layout.offsets, self.layout.shapes
-        return [
-            flat[a : a + p.numel()].view(s) for a, p, s in zip(offsets, self.parameters, shapes, strict=True)
-        ]
+        return [flat[a : a + p.numel()].view(s) for a, p, s in zip(offsets, self.parameters, shapes, strict=True)]
 
     def begin_step(self) -> None:
         """Forgets the last step."""

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from plait.train.membership import protocol as p
+from plait.train.membership import speech as s
 
 HEADER_BYTES = 4
 MAX_FRAME_BYTES = 64 * 2**20
@@ -41,50 +41,46 @@ def frame(value: Any) -> bytes:
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
-_TYPES = {
-    cls.__name__: cls
-    for cls in (p.Prepare, p.Accept, p.Refuse, p.Install, p.Gone, p.Complaint, p.JoinAsk, p.LeaveAsk, p.Done)
-}
-
-
-def to_wire(message: p.Message) -> list[Any]:
+def to_wire(message: s.Message) -> list[Any]:
     """Returns a protocol message as JSON values."""
     fields = [_plain(getattr(message, f.name)) for f in dataclasses.fields(message)]
     return [type(message).__name__, *fields]
 
 
-def from_wire(value: list[Any]) -> p.Message:
-    """Returns the protocol message of :func:`to_wire`; raises ``KeyError`` for an unknown kind."""
+def from_wire(value: list[Any]) -> s.Message:
+    """Returns the protocol message of :func:`to_wire`; raises ``ValueError`` for an unknown kind."""
     kind, *fields = value
     match kind:
         case "Prepare":
             ballot, members, leaving, gone = fields
-            return p.Prepare(p.Ballot(*ballot), tuple(members), tuple(leaving), frozenset(gone))
+            return s.Prepare(s.Ballot(*ballot), tuple(members), tuple(leaving), frozenset(gone))
         case "Accept":
-            return p.Accept(p.Ballot(*fields[0]), p.Report(*fields[1]))
+            return s.Accept(s.Ballot(*fields[0]), s.Report(*fields[1]))
         case "Refuse":
             ballot, seen, installed, gone = fields
-            known = p.Proposal(p.Ballot(*installed[0]), tuple(installed[1])) if installed else None
-            return p.Refuse(p.Ballot(*ballot), p.Ballot(*seen), known, frozenset(gone))
+            known = s.Proposal(s.Ballot(*installed[0]), tuple(installed[1])) if installed else None
+            return s.Refuse(s.Ballot(*ballot), s.Ballot(*seen), known, frozenset(gone))
         case "Install":
             ballot, members, reports = fields
-            told = tuple((name, p.Report(*report)) for name, report in reports)
-            return p.Install(p.Ballot(*ballot), tuple(members), told)
+            told = tuple((name, s.Report(*report)) for name, report in reports)
+            return s.Install(s.Ballot(*ballot), tuple(members), told)
         case "Complaint":
-            return p.Complaint(p.Ballot(*fields[0]), fields[1])
+            return s.Complaint(s.Ballot(*fields[0]), fields[1])
         case "Gone" | "JoinAsk":
-            form: type[p.Gone | p.JoinAsk] = p.Gone if kind == "Gone" else p.JoinAsk
+            form: type[s.Gone | s.JoinAsk] = s.Gone if kind == "Gone" else s.JoinAsk
             return form(frozenset(fields[0]))
+        case "LeaveAsk":
+            return s.LeaveAsk()
+        case "Done":
+            return s.Done()
         case _:
-            message = _TYPES[kind]()
-            assert isinstance(message, p.LeaveAsk | p.Done)
-            return message
+            raise ValueError(f"{kind!r} is no message of the protocol")
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, p.Report):
+    if isinstance(value, s.Report):
         return [value.applied, value.held, value.payload]
-    if isinstance(value, p.Proposal):
+    if isinstance(value, s.Proposal):
         return [_plain(value.ballot), list(value.members)]
     if isinstance(value, frozenset):
         return sorted(value)

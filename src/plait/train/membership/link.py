@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 
 from plait.errors import MembershipLost
 from plait.train.membership.frames import FrameBuffer, frame
-from plait.train.membership.protocol import Ballot, Report
+from plait.train.membership.speech import Ballot, Report
 from plait.train.membership.warden import WardenConfig
 
 
@@ -31,7 +31,7 @@ class NewGeneration:
     addresses: Mapping[str, str] = field(default_factory=dict)
 
 
-class Warned(Exception):  # noqa: N818 - control flow between threads of one worker, never seen by users
+class Warned(Exception):
     """The group is about to change; whoever waits for a peer must stop waiting."""
 
 
@@ -54,7 +54,7 @@ class WardenLink:
         os.set_inheritable(theirs.fileno(), True)
         argv = [sys.executable, "-m", "plait.train.membership.warden", str(theirs.fileno()), json.dumps(asdict(config))]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("COV_")}
-        self.process = subprocess.Popen(  # noqa: S603 - our own module
+        self.process = subprocess.Popen(
             argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment
         )
         theirs.close()

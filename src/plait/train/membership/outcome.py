@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from plait.train.membership.protocol import Report
+from plait.train.membership.speech import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,210 +19,40 @@ loss, join and commit of small groups. The written protocol: ``docs/design/membe
 Viewstamped Replication's view change (Oki and Liskov 1988), with the gradient vote as its only log entry.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
-
-
-class Ballot(NamedTuple):
-    """Orders proposals; also names the generation that one becomes."""
-
-    number: int
-    proposer: str
-
-    def __str__(self) -> str:
-        return f"{self.number}.{self.proposer}"
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A ballot and the members it names, sorted."""
-
-    ballot: Ballot
-    members: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A stopped worker's word: ``applied`` steps (None: it has no state yet), the reduced gradient it ``held``.
-
-    ``payload`` is the worker's own JSON (its share of the current step, its last vote); the protocol only carries it.
-    """
-
-    applied: int | None
-    held: bool = False
-    payload: str = ""
-
-
-# What members say to one another.
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    ballot: Ballot
-    members: tuple[str, ...]
-    leaving: tuple[str, ...]
-    gone: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Accept:
-    ballot: Ballot
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """``installed`` tells a proposer that was left out what the group has become; ``seen`` lets it outbid.
-
-    ``gone`` is whom the sender knew to be dead: more news may give the same members a quorum.
-    """
-
-    ballot: Ballot
-    seen: Ballot
-    installed: Proposal | None
-    gone: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Install:
-    ballot: Ballot
-    members: tuple[str, ...]
-    reports: tuple[tuple[str, Report], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """These can never act again (their process is dead) or have left; first-hand knowledge, passed on."""
-
-    members: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """The sender cannot hear ``silent``, or (None) its exchange in the generation ``ballot`` failed."""
-
-    ballot: Ballot
-    silent: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class JoinAsk:
-    """The sender wants in and has live connections to ``reaches``."""
-
-    reaches: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveAsk:
-    """The sender's worker wants to leave and has stopped at a step boundary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The sender's worker has committed the last step of the run."""
-
-
-Message = Prepare | Accept | Refuse | Install | Gone | Complaint | JoinAsk | LeaveAsk | Done
-
-# What happens at this member.
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A live connection to the member exists (again)."""
-
-    member: str
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """Nothing was heard from the member for the heartbeat time-out."""
-
-    member: str
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    """The member's process is gone for sure."""
-
-    member: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The worker has stopped at a safe point, promises nothing more in its generation, and reports."""
-
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeFailed:
-    """The worker's exchange broke; it has stopped as well."""
-
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class WantsToLeave:
-    """The worker wants to leave; it has stopped at a step boundary."""
-
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The worker has committed the last step; it still answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    sender: str
-    message: Message
-
-
-Input = Heard | Silent | Died | Stopped | ExchangeFailed | WantsToLeave | Finished | Received
-
-# What this member does.
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    to: str
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class StopWorker:
-    """Ask the worker to stop at its next safe point and report."""
-
-
-@dataclass(frozen=True, slots=True)
-class GoOn:
-    """The worker goes on in this generation; it decides from the reports what it has to do first."""
-
-    ballot: Ballot
-    members: tuple[str, ...]
-    reports: tuple[tuple[str, Report], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Expelled:
-    """The group went on without this member; only a new member may join it."""
-
-    ballot: Ballot
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The group has taken note that this worker leaves; its process may end."""
-
-
-@dataclass(frozen=True, slots=True)
-class AllDone:
-    """Every member has committed the last step; processes may end."""
-
-
-Output = Send | StopWorker | GoOn | Expelled | Released | AllDone
+from typing import Any, Literal
+
+from plait.train.membership.speech import (
+    Accept,
+    AllDone,
+    Ballot,
+    Complaint,
+    Died,
+    Done,
+    ExchangeFailed,
+    Expelled,
+    Finished,
+    Gone,
+    GoOn,
+    Heard,
+    Input,
+    Install,
+    JoinAsk,
+    LeaveAsk,
+    Output,
+    Prepare,
+    Proposal,
+    Received,
+    Refuse,
+    Released,
+    Report,
+    Send,
+    Silent,
+    Stopped,
+    StopWorker,
+    WantsToLeave,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +92,9 @@ def founder(me: str, seeds: tuple[str, ...], report: Report) -> Member:
     return Member(me=me, installed=Proposal(Ballot(0, ""), tuple(sorted(seeds))), report=report)
 
 
-def joiner(me: str) -> Member:
+def joiner(me: str, report: Report | None = None) -> Member:
     """A member that asks a running group to take it in."""
-    return Member(me=me, installed=None)
+    return Member(me=me, installed=None, report=report or Report(None))
 
 
 def has_quorum(target: tuple[str, ...], base: tuple[str, ...], gone: frozenset[str]) -> bool:
@@ -405,10 +235,11 @@ def _collect(state: Member, sender: str, ballot: Ballot, report: Report) -> Step
     if awaited:
         return state, ()
     members = state.proposal.members
+    before = state.installed.members if state.installed is not None else ()
     message = Install(ballot, members, collected)
     told = {m for m, _ in collected} | set(members)
     sends: list[Output] = [Send(m, message) for m in sorted(told) if m != state.me]
-    left_out = set(state.installed.members if state.installed else ()) - told - state.gone
+    left_out = set(before) - told - state.gone
     notice = Refuse(ballot, ballot, Proposal(ballot, members), state.gone)
     sends += [Send(m, notice) for m in sorted(left_out)]
     state, outputs = _install(state, message)
@@ -416,9 +247,9 @@ def _collect(state: Member, sender: str, ballot: Ballot, report: Report) -> Step
 
 
 def _install(state: Member, message: Install) -> Step:
-    if state.accepted is None or state.accepted.ballot != message.ballot:
-        return state, ()  # promised to a higher ballot meanwhile, or never asked
     proposal = Proposal(message.ballot, message.members)
+    if state.accepted is None or state.accepted.ballot != message.ballot:
+        return _note_installed(state, proposal)
     if state.me not in message.members:
         return replace(state, worker="out"), (Released(),)
     state = replace(
@@ -437,6 +268,21 @@ def _install(state: Member, message: Install) -> Step:
     )
     outputs: tuple[Output, ...] = (GoOn(message.ballot, message.members, message.reports),)
     return state, outputs + _complain(state) + _all_done(state)
+
+
+def _note_installed(state: Member, proposal: Proposal) -> Step:
+    """A generation with this member exists, but it has promised itself to a higher ballot since.
+
+    Where that ballot's proposer is not in the generation it can come to nothing: the generation must propose anew.
+    """
+    promised = state.accepted
+    if promised is None or not promised.ballot > proposal.ballot > state.ballot or state.me not in proposal.members:
+        return state, ()
+    state = replace(state, installed=proposal, complaints=frozenset())
+    if promised.ballot.proposer in proposal.members:
+        return state, ()
+    others = [m for m in proposal.members if m != state.me]
+    return state, tuple(Send(m, Complaint(proposal.ballot, None)) for m in others)
 
 
 def _complain(state: Member) -> tuple[Output, ...]:
@@ -610,7 +456,7 @@ def _on_done(state: Member, sender: str, _message: Done) -> Step:
     return state, _all_done(state)
 
 
-_HANDLERS = {
+_HANDLERS: dict[type, Callable[[Member, Any], Step]] = {
     Heard: _on_heard,
     Silent: _on_silent,
     Died: _on_died,
@@ -620,7 +466,7 @@ _HANDLERS = {
     Finished: _on_finished,
     Received: _on_received,
 }
-_MESSAGES = {
+_MESSAGES: dict[type, Callable[[Member, str, Any], Step]] = {
     Prepare: _on_prepare,
     Accept: _on_accept,
     Refuse: _on_refuse,

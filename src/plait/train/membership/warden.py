@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.train.membership import protocol as p
+from plait.train.membership import speech as s
 from plait.train.membership.frames import FrameBuffer, frame, from_wire, to_wire
 
 TICK_S = 0.04
@@ -114,10 +115,13 @@ class Warden:
             self.worker_writer.write(frame(value))
 
     async def _hear_worker(self, reader: asyncio.StreamReader) -> None:
+        """Serves the worker; when it is gone this process ends at once, which is what tells the others."""
         buffer = FrameBuffer()
-        while data := await reader.read(1 << 16):
-            for value in buffer.feed(data):
-                self._from_worker(value)
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                for value in buffer.feed(data):
+                    self._from_worker(value)
+        os._exit(0)
 
     def _from_worker(self, value: list[Any]) -> None:
         kind, *rest = value
@@ -128,26 +132,26 @@ class Warden:
         elif kind == "peers":
             self.addresses.update(rest[0])
         elif kind == "ready":
-            self._begin(p.Report(*rest[0]))
+            self._begin(s.Report(*rest[0]))
         elif kind == "gone":
             for member in rest[0]:
                 self.why_lost.setdefault(member, "its agent says that it is dead")
-                self._feed(p.Died(member))
+                self._feed(s.Died(member))
         else:
-            self._feed(_WORKER_EVENTS[kind](*[p.Report(*report) for report in rest]))
+            self._feed(_WORKER_EVENTS[kind](*[s.Report(*report) for report in rest]))
 
-    def _begin(self, report: p.Report) -> None:
+    def _begin(self, report: s.Report) -> None:
         """The worker has built its model: from now on this member takes part."""
         if self.config.joining:
-            self.state = p.joiner(self.config.me)
+            self.state = p.joiner(self.config.me, report)
         else:
             self.state = p.founder(self.config.me, tuple(self.config.seeds), report)
         self.has_report = True
         for peer in list(self.peers.values()):
-            self._feed(p.Heard(peer.name))
+            self._feed(s.Heard(peer.name))
             peer.send(["ready"])
         if not self.peers:
-            self._feed(p.Heard(self.config.me))
+            self._feed(s.Heard(self.config.me))
 
     def _relay(self, rest: list[Any]) -> None:
         generation, members, key, value = rest
@@ -157,9 +161,9 @@ class Warden:
 
     # Other wardens
 
-    def _feed(self, event: p.Input) -> None:
+    def _feed(self, event: s.Input) -> None:
         if not self.has_report:
-            if isinstance(event, p.Died):
+            if isinstance(event, s.Died):
                 self.state = p.Member(
                     me=self.config.me, installed=self.state.installed, gone=self.state.gone | {event.member}
                 )
@@ -168,23 +172,23 @@ class Warden:
         for output in outputs:
             self._carry_out(output)
 
-    def _carry_out(self, output: p.Output) -> None:
+    def _carry_out(self, output: s.Output) -> None:
         match output:
-            case p.Send(to, message):
+            case s.Send(to, message):
                 if to in self.peers:
                     self.peers[to].send(["message", to_wire(message)])
-            case p.StopWorker():
+            case s.StopWorker():
                 self._tell(["stop"])
-            case p.GoOn(ballot, members, reports):
+            case s.GoOn(ballot, members, reports):
                 plain = {name: [r.applied, r.held, r.payload] for name, r in reports}
                 lost = {m: why for m, why in self.why_lost.items() if m not in members}
                 addresses = {m: a for m, a in self.addresses.items() if m in members}
                 self._tell(["go", list(ballot), list(members), plain, lost, addresses])
-            case p.Expelled(ballot):
+            case s.Expelled(ballot):
                 self._tell(["expelled", str(ballot)])
-            case p.Released():
+            case s.Released():
                 self._tell(["released"])
-            case p.AllDone():
+            case s.AllDone():
                 self._tell(["all_done"])
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -204,9 +208,7 @@ class Warden:
                 break
         self.dialing.discard(member)
 
-    async def _converse(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, expected: str | None
-    ) -> bool:
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, expected: str | None) -> bool:
         """Exchanges frames until the connection ends; returns whether it had become a peer's."""
         raw = writer.get_extra_info("socket")
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -232,7 +234,7 @@ class Warden:
         if peer is not None and self.peers.get(peer.name) is peer and lost_for_sure:
             del self.peers[peer.name]
             self.why_lost.setdefault(peer.name, f"its process died at step {peer.progress[0]} ({peer.progress[1]})")
-            self._feed(p.Died(peer.name))
+            self._feed(s.Died(peer.name))
         return peer is not None
 
     def _greet(self, value: Any, writer: asyncio.StreamWriter, expected: str | None) -> Peer | None:
@@ -245,8 +247,10 @@ class Warden:
             self.addresses.setdefault(member, address)
         peer = Peer(name, writer)
         self.peers[name] = peer
+        if self.has_report:  # the worker may have become ready between the greeting that was sent and this one
+            peer.send(["ready"])
         if is_ready:
-            self._feed(p.Heard(name))
+            self._feed(s.Heard(name))
         return peer
 
     def _from_peer(self, peer: Peer, value: list[Any]) -> None:
@@ -254,27 +258,27 @@ class Warden:
         if peer.is_silent:
             peer.is_silent = False
             self.why_lost.pop(peer.name, None)
-            self._feed(p.Heard(peer.name))
+            self._feed(s.Heard(peer.name))
         kind, *rest = value
         if kind == "beat":
             peer.progress = (int(rest[0]), str(rest[1]))
             for member, address in rest[2].items():
                 self.addresses.setdefault(member, address)
         elif kind == "ready":
-            self._feed(p.Heard(peer.name))
+            self._feed(s.Heard(peer.name))
         elif kind == "store":
             self._tell(["store", *rest])
         elif kind == "message":
             message = from_wire(rest[0])
-            if isinstance(message, p.Complaint) and message.silent is not None:
+            if isinstance(message, s.Complaint) and message.silent is not None:
                 self._spawn(self._hear_later(peer.name, message))
             else:
-                self._feed(p.Received(peer.name, message))
+                self._feed(s.Received(peer.name, message))
 
-    async def _hear_later(self, sender: str, message: p.Complaint) -> None:
+    async def _hear_later(self, sender: str, message: s.Complaint) -> None:
         """Whoever is cut off falls silent to all at about the same time: wait for what this member hears itself."""
         await asyncio.sleep(self.config.heartbeat_timeout_s / 2)
-        self._feed(p.Received(sender, message))
+        self._feed(s.Received(sender, message))
 
     # Time
 
@@ -312,13 +316,13 @@ class Warden:
                     f"nothing was heard from it for {silent_s:.2f} s, last at step {peer.progress[0]}"
                     f" ({peer.progress[1]})"
                 )
-                self._feed(p.Silent(peer.name))
+                self._feed(s.Silent(peer.name))
         if self.has_report and not self.config.joining and now_s - self.started_s > self.config.formation_timeout_s:
             for member in self.config.seeds:
                 never_came = member not in self.peers and member not in self.state.gone | self.state.silent
                 if never_came and member != self.config.me and member not in self.why_lost:
                     self.why_lost[member] = f"it did not come within {self.config.formation_timeout_s:g} s"
-                    self._feed(p.Silent(member))
+                    self._feed(s.Silent(member))
 
     def _look_at_worker(self, now_s: float) -> None:
         """A stopped process cannot be asked; after the time-out it is killed, so that nobody need doubt its end."""
@@ -338,10 +342,10 @@ class Warden:
 
 
 _WORKER_EVENTS: dict[str, Any] = {
-    "stopped": p.Stopped,
-    "failed": p.ExchangeFailed,
-    "leave": p.WantsToLeave,
-    "done": p.Finished,
+    "stopped": s.Stopped,
+    "failed": s.ExchangeFailed,
+    "leave": s.WantsToLeave,
+    "done": s.Finished,
 }
 
 
