@@ -144,6 +144,8 @@ def test_killing_run_ends_its_controller_agents_and_workers(tmp_path: Path, clus
     ) as running:
         until(lambda: _is_running(state), "the job runs")
         running.kill()
+        # Not yet waited for: a process that has ended counts as ended even while it is a zombie.
+        until(lambda: not _others(tmp_path, running.pid), "nothing of this run runs any more")
     until(lambda: not processes_of(str(tmp_path)), "nothing of this run runs any more")
 
 
@@ -194,6 +196,10 @@ def test_logs_follow_a_job_to_its_end(tmp_path: Path, controller: Path) -> None:
     followed = plait("logs", job_id, "--follow", *where)
     lines = [line.partition(" | ")[2] for line in followed.stdout.splitlines()]
     assert [line for line in lines if line.startswith("line")] == [f"line {number}" for number in range(5)]
+
+
+def _others(directory: Path, pid: int) -> list[int]:
+    return [other for other in processes_of(str(directory)) if other != pid]
 
 
 def _is_running(state: Path, job_id: str = "cli-1") -> bool:

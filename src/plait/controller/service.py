@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 0.2
 STALL_S: Final = 1.0
 """A tick later than this means that this process itself stood still."""
-PARENT_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,15 +245,19 @@ async def _flag(event: asyncio.Event) -> None:
 
 
 async def _until_dead(pid: int) -> None:
-    """Returns when the process has ended."""
-    while True:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        except PermissionError:
-            pass
-        await asyncio.sleep(PARENT_POLL_S)
+    """Returns when the process has ended, also where nobody takes its exit status."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(handle, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
 
 
 def _last_ports(state_directory: Path) -> tuple[int, int]:
