@@ -76,6 +76,7 @@ class Warden:
         self.addresses = dict(config.seeds)
         self.peers: dict[str, Peer] = {}
         self.dialing: set[str] = set()
+        self.published: list[list[Any]] = []
         self.why_lost: dict[str, str] = {}
         self.progress: tuple[int, str] = (config.step, "starting")
         self.worker_writer: asyncio.StreamWriter | None = None
@@ -155,6 +156,9 @@ class Warden:
 
     def _relay(self, rest: list[Any]) -> None:
         generation, members, key, value = rest
+        if self.published and self.published[0][0] != generation:
+            self.published.clear()
+        self.published.append(rest)
         for member in members:
             if member in self.peers:
                 self.peers[member].send(["store", generation, key, value])
@@ -247,6 +251,9 @@ class Warden:
             self.addresses.setdefault(member, address)
         peer = Peer(name, writer)
         self.peers[name] = peer
+        for generation, members, key, kept in self.published:  # a generation may form before all have met
+            if name in members:
+                peer.send(["store", generation, key, kept])
         if self.has_report:  # the worker may have become ready between the greeting that was sent and this one
             peer.send(["ready"])
         if is_ready:
