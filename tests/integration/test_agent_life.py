@@ -78,6 +78,8 @@ class FakeController:
             if isinstance(message, Register):
                 self._writer = writer
                 self.say(Welcome(heartbeat_interval_s=0.1, lease_s=self.lease_s))
+            elif isinstance(message, Heartbeat) and self.acknowledges:
+                self.say(Acknowledge(number=0, heartbeat_sent_s=message.sent_s))
             elif isinstance(message, WorkerUp | WorkerDown) and self.acknowledges:
                 self.say(Acknowledge(number=message.number))
         writer.close()
@@ -439,9 +441,12 @@ async def test_an_expired_lease_ends_what_no_peer_can_fence_off(controller: Fake
     controller.say(agent.order("w1", connect(agent) + progress + stay, ME="w1"))
     member = await controller.up("w1")
     await until(lambda: controller.of(Progress, "w1"))
-    controller.acknowledges = False
-    await controller.go()
-    await until(lambda: any("lease" in line for line in agent.log("w0")))
+    lone = await controller.up("w0")
+    assert is_alive(lone.pid)
+    controller.acknowledges = False  # heard no more, as with a link that is cut
+    down = await controller.down("w0")
+    assert down.failure == "lost"
+    assert "lease" in down.detail
     assert is_alive(member.pid)
 
 

@@ -20,7 +20,7 @@ from plait.errors import ControllerUnreachable
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "ended_by", "stop_reason", "frozen_s", "by_kernel", "cause", "words"),
+    ("exit_code", "ended_by", "stop_reason", "given_up", "by_kernel", "cause", "words"),
     [
         (0, None, None, None, False, None, ""),
         (0, None, "resized", None, False, None, ""),
@@ -32,7 +32,7 @@ from plait.errors import ControllerUnreachable
         (None, signal.SIGKILL, None, None, False, "lost", "SIGKILL"),
         (None, signal.SIGKILL, None, None, True, "oom", "ran out of memory"),
         (None, signal.SIGSEGV, None, None, True, "lost", "SIGSEGV"),
-        (None, signal.SIGKILL, None, 1.5, True, "lost", "frozen for 1.5 s"),
+        (None, signal.SIGKILL, None, "frozen for 1.5 s", True, "lost", "frozen for 1.5 s"),
         (None, signal.SIGTERM, "resized", None, False, "cancelled", "resized"),
         (76, None, "resized", None, False, "cancelled", "resized"),
         (None, 63, None, None, False, "lost", "signal 63"),
@@ -42,13 +42,13 @@ def test_the_cause_follows_from_how_a_worker_ended(  # noqa: PLR0917 - one row o
     exit_code: int | None,
     ended_by: int | None,
     stop_reason: str | None,
-    frozen_s: float | None,
+    given_up: str | None,
     by_kernel: bool,
     cause: str | None,
     words: str,
 ) -> None:
     found, detail = failure_of(
-        exit_code, ended_by, stop_reason=stop_reason, frozen_s=frozen_s, kernel_killed_for_memory=by_kernel
+        exit_code, ended_by, stop_reason=stop_reason, given_up=given_up, kernel_killed_for_memory=by_kernel
     )
     assert found == cause
     assert words in detail

@@ -30,7 +30,7 @@ def failure_of(
     signal: int | None,
     *,
     stop_reason: str | None,
-    frozen_s: float | None,
+    given_up: str | None,
     kernel_killed_for_memory: bool,
 ) -> tuple[FailureCause | None, str]:
     """Returns the cause and a sentence for it; the cause is None where the worker ended well.
@@ -39,15 +39,15 @@ def failure_of(
         exit_code: None where a signal ended the process.
         signal: None where the process ended by itself.
         stop_reason: Why the worker was being stopped; None where nobody had asked for it.
-        frozen_s: For how long it was frozen, where that is why the agent killed it.
+        given_up: Why the agent killed it of its own accord, such as ``frozen for 1.5 s``; None where it did not.
         kernel_killed_for_memory: The kernel's count of out-of-memory kills rose while the process ended.
     """
     end = describe_end(exit_code, signal)
     cause: FailureCause | None
     if exit_code == 0:
         cause, detail = None, ""
-    elif frozen_s is not None:
-        cause, detail = "lost", f"frozen for {frozen_s:.1f} s, then {end}"
+    elif given_up is not None:
+        cause, detail = "lost", f"{given_up}, so {end}"
     elif stop_reason is not None:
         cause, detail = "cancelled", f"{end} while being stopped: {stop_reason}"
     elif signal == signals.SIGKILL and kernel_killed_for_memory:

@@ -157,7 +157,7 @@ class Supervisor:
         for worker in tuple(self._workers.values()):
             here = {name for attempt, name in self._workers if attempt == worker.key[0]}
             if worker.send_line is None or worker.members <= here:
-                worker.stop(0.0, "the controller was silent for longer than the lease")
+                worker.give_up("the controller was silent for longer than the lease")
 
     def _on_exit(self, worker: Worker) -> None:
         task = asyncio.get_running_loop().create_task(self._end(worker))
@@ -170,7 +170,7 @@ class Supervisor:
             exit_code,
             signal,
             stop_reason=worker.stop_reason,
-            frozen_s=worker.frozen_s,
+            given_up=worker.given_up,
             kernel_killed_for_memory=self._oom.rose(),
         )
         attempt_id, worker_id = worker.key

@@ -33,7 +33,8 @@ class Worker:
         self.members: frozenset[str] = frozenset()
         """The group as the worker last told it."""
         self.stop_reason: str | None = None
-        self.frozen_s: float | None = None
+        self.given_up: str | None = None
+        """Why the agent killed the worker of its own accord."""
         self.process: subprocess.Popen[bytes] | None = None
         self._pipes: dict[Stream, int] = {}
         self._timers: list[asyncio.TimerHandle] = []
@@ -156,6 +157,11 @@ class Worker:
             self._stopped_for_s = 0.0
             return
         self._stopped_for_s += since_last_look_s
-        if self._stopped_for_s >= self.frozen_limit_s and self.frozen_s is None:
-            self.frozen_s = self._stopped_for_s
+        if self._stopped_for_s >= self.frozen_limit_s:
+            self.give_up(f"frozen for {self._stopped_for_s:.1f} s")
+
+    def give_up(self, reason: str) -> None:
+        """Kills the worker; it counts as lost."""
+        if self.given_up is None and not self._has_ended:
+            self.given_up = reason
             send_group(self.pid, signal.SIGKILL)
