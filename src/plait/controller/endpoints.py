@@ -57,7 +57,7 @@ class Endpoints:
             started_at_s=controller.started_at_s,
             policy=controller.cluster.policy.name,
             engine=controller.cluster.engine,
-            limitations=list(controller.limitations),
+            limitations=[*controller.limitations, *controller.watch.pending.values()],
             last_event=self._writer.last_id,
         )
         jobs = [job_answer(state, self._writer.ledger, job_id) for job_id in state.jobs]

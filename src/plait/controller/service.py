@@ -99,8 +99,11 @@ async def _serve(cluster: Cluster, state_directory: Path, options: ServeOptions)
     from plait.engines.registry import load_engine
 
     engine = load_engine(cluster, state_directory)
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # from now on, so that one who ends while it starts leaves nothing
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
     async with running(cluster, state_directory, options, engine) as (controller, parts):
-        await parts.until_asked_to_end(options.die_with)
+        await parts.until(asked, options.die_with)
         log.info("the controller ends")
         if options.ends_agents or options.die_with is not None:
             await controller.watch.end_agents()
@@ -222,12 +225,8 @@ class Parts:
         """Calls ``close`` at the end, the last one first."""
         self._closings.append(close)
 
-    async def until_asked_to_end(self, die_with: int | None) -> None:
-        """Returns on SIGTERM, SIGINT or the end of ``die_with``; raises what made a part fail."""
-        asked = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, asked.set)
+    async def until(self, asked: asyncio.Event, die_with: int | None) -> None:
+        """Returns when the event is set or the process ``die_with`` has ended; raises what made a part fail."""
         waits = [asyncio.create_task(_flag(asked))]
         if die_with is not None:
             waits.append(asyncio.create_task(_until_dead(die_with)))
