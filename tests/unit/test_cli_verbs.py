@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from plait.cli import connection
+from plait.cli.agent import describe_node
 from plait.cli.follow import Follower, exit_code_of_job, follow, last_words
 from plait.cli.main import VERBS, execute
 from plait.cli.screen import PlainScreen
@@ -287,6 +289,19 @@ def test_no_controller_ends_with_code_3_and_says_what_to_do(tmp_path: Path, caps
     shown = capsys.readouterr().err
     assert str(tmp_path) in shown
     assert "plait serve" in shown
+
+
+def test_an_agent_describes_its_node() -> None:
+    described = json.loads(describe_node("box", "10.0.0.5", "T4:2"))
+    assert [device["id"] for device in described["devices"]] == ["box/0", "box/1"]
+    assert {device["accelerator_type"] for device in described["devices"]} == {"T4"}
+    assert described["address"] == "10.0.0.5"
+
+
+@pytest.mark.parametrize(("devices", "message"), [("T44", "did you mean 'T4'"), ("T4:0", "A100:2"), ("T4:x", "A100:2")])
+def test_wrong_devices_of_an_agent_are_a_usage_error(devices: str, message: str) -> None:
+    with pytest.raises(typer.BadParameter, match=message):
+        describe_node("box", "127.0.0.1", devices)
 
 
 def test_explain_prints_every_reason(plait: Plait, client: FakeClient) -> None:

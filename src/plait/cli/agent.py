@@ -55,14 +55,18 @@ def agent(
 
 def describe_node(name: str, address: str, devices: str) -> str:
     """Returns the JSON of a node with devices such as ``A100:2``; raises typer.BadParameter for any other form."""
-    from plait.hardware.catalog import capability
+    from plait.hardware.catalog import UnknownAccelerator, capability, predicted_speed
     from plait.hardware.device import Device, Node
     from plait.wire import Codec
 
     match = _DEVICES.fullmatch(devices)
     if match is None or match[2] == "0":
         raise typer.BadParameter(f"--accelerator wants TYPE or TYPE:COUNT such as A100:2, got {devices!r}")
-    found = capability(match[1])
+    try:
+        found = capability(match[1])
+    except UnknownAccelerator as error:
+        raise typer.BadParameter(str(error)) from None
+    speed, _ = predicted_speed(found.accelerator_type, "fp32")
     made = tuple(
         Device(
             id=f"{name}/{index}",
@@ -70,6 +74,7 @@ def describe_node(name: str, address: str, devices: str) -> str:
             index=index,
             accelerator_type=found.accelerator_type,
             memory_bytes=found.memory_bytes,
+            speed=speed,
         )
         for index in range(int(match[2] or 1))
     )
