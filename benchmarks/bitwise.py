@@ -101,7 +101,7 @@ class Runs:
     def _collect(self, directory: Path, workers: dict[str, Worker], lost: str) -> dict[str, str]:
         hashes = {}
         for name, worker in workers.items():
-            if not worker.exited.wait(90.0):
+            if not worker.exited.wait(60.0):
                 raise BenchmarkFailed(f"{name} did not end\n{tails(list(workers.values()))}")
             end = read(directory / f"{name}.steps").end
             if name == lost:

@@ -118,6 +118,9 @@ class Trial:
     def records(self, names: Sequence[str]) -> list[Records]:
         return [read(self._steps_file(name)) for name in names]
 
+    def delay(self, fault_at_s: float) -> Delay | None:
+        return delay(self.records(self.survivors), self.records([self.victim])[0], fault_at_s)
+
     @property
     def survivors(self) -> list[str]:
         return [f"w{index}" for index in range(MEMBERS) if index != self.fault.victim]
@@ -211,12 +214,10 @@ def _go_through(trial: Trial, outcome: Outcome, seed: int) -> None:
     survivors = trial.survivors
 
     def recovered() -> bool:
-        return delay(trial.records(survivors), fault_at_s) is not None or any(
-            trial.workers[name].exited.is_set() for name in survivors
-        )
+        return trial.delay(fault_at_s) is not None or any(trial.workers[name].exited.is_set() for name in survivors)
 
     wait_for(recovered, RECOVERY_DEADLINE_S)
-    outcome.delay = delay(trial.records(survivors), fault_at_s)
+    outcome.delay = trial.delay(fault_at_s)
     trial.require(outcome.delay is not None, "the survivors did not commit a new step")
     assert outcome.delay is not None
     resumed = outcome.delay.new_step

@@ -49,7 +49,7 @@ class Worker:
     started: threading.Event = field(default_factory=threading.Event)
     exited: threading.Event = field(default_factory=threading.Event)
 
-    def log_tail(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 40) -> str:
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -79,6 +79,7 @@ class Nursery:
         self._by_name: dict[str, Worker] = {}
         self._lock = threading.Lock()
         self._ready = threading.Event()
+        self._is_over = False
         self._process = subprocess.Popen(
             [python, str(WORKERS / "nursery.py"), *preload],
             stdin=subprocess.PIPE,
@@ -95,8 +96,8 @@ class Nursery:
         self.close()
 
     def wait_until_ready(self, timeout_s: float = 120.0) -> None:
-        if not self._ready.wait(timeout_s) or self._process.poll() is not None:
-            raise BenchmarkFailed(f"the nursery did not start: exit code {self._process.poll()}")
+        if not self._ready.wait(timeout_s) or self._is_over:
+            raise BenchmarkFailed("the nursery did not start; what it printed is above")
 
     def spawn(
         self, name: str, script: str, environment: Mapping[str, str], log: Path, namespace: str | None = None
@@ -149,6 +150,7 @@ class Nursery:
                 continue  # an imported library printed something
             with self._lock:
                 self._note(message)
+        self._is_over = True
         self._ready.set()
 
     def _note(self, message: dict[str, Any]) -> None:
@@ -289,6 +291,10 @@ class Control:
 
 
 def tails(workers: Sequence[Worker]) -> str:
+    """Returns the end of each worker's log, with the stacks of those that still run."""
+    for worker in workers:
+        signal_worker(worker, signal.SIGUSR1)
+    time.sleep(0.3)
     return "\n".join(f"--- {worker.name}\n{worker.log_tail()}" for worker in workers)
 
 

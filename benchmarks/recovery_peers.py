@@ -23,7 +23,7 @@ from fleet import (
     tails,
     wait_for,
 )
-from step_records import delay, longest_gap_s, normal_step_s, read
+from step_records import Delay, delay, longest_gap_s, normal_step_s, read
 
 PEER_STEPS = 100_000
 TORCHFT_SETTINGS = {
@@ -108,8 +108,12 @@ def run_torchft(
         time.sleep(chance.uniform(0.0, 1.1 * STEP_S))
         at_s = time.monotonic()
         signal_session(trial.replicas[victim], SIGKILL if kind == "kill" else SIGSTOP)
-        wait_for(lambda: delay([read(path) for path in survivors], at_s) is not None, 30.0)
-        found = delay([read(path) for path in survivors], at_s)
+
+        def found_delay() -> Delay | None:
+            return delay([read(path) for path in survivors], read(trial.steps(victim)), at_s)
+
+        wait_for(lambda: found_delay() is not None, 30.0)
+        found = found_delay()
         if found is None:
             return PeerOutcome(None, None, note="no new step in 30 s")
         gap_s = _torchft_join(trial, survivors, victim + MEMBERS) if kind == "kill" else None

@@ -80,15 +80,21 @@ class Delay:
     new_step: int
 
 
-def delay(survivors: Sequence[Records], fault_at_s: float) -> Delay | None:
-    """Returns the delay that the survivors had; None while not all of them have committed a new step."""
-    done = max((record.before(fault_at_s)[-1].step for record in survivors if record.before(fault_at_s)), default=-1)
+def delay(survivors: Sequence[Records], victim: Records, fault_at_s: float) -> Delay | None:
+    """Returns the delay that the survivors had; None while not all of them have committed a new step.
+
+    A step that anybody, the victim included, had committed before the fault is not new, though some survivors may have
+    written it down a moment after it.
+    """
+    earlier = [record.before(fault_at_s) for record in (*survivors, victim)]
+    done = max((commits[-1].step for commits in earlier if commits), default=-1)
     ends = [record.when(done + 1) for record in survivors]
     begins = [record.when(done) for record in survivors]
     known_ends = [end for end in ends if end is not None]
-    if len(known_ends) < len(survivors):
+    known_begins = [begin for begin in begins if begin is not None]
+    if len(known_ends) < len(survivors) or not known_begins:
         return None
-    begin_s = max(begin for begin in begins if begin is not None)
+    begin_s = max(known_begins)
     planned_s = max(fault_at_s, begin_s + normal_step_s(survivors, fault_at_s))
     return Delay(max(known_ends) - fault_at_s, max(known_ends) - planned_s, done + 1)
 

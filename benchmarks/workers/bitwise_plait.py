@@ -47,7 +47,7 @@ def main() -> None:
     parameters = list(model.parameters())
     exact = os.environ["BENCH_BITWISE"] == "1"
     with plait.session(global_batch_size=GLOBAL_BATCH, micro_batches=MICRO_BATCHES, seed=0, bitwise=exact) as run:
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         replica, optimizer, loader = run.prepare(model, optimizer, Images(600), steps=STEPS)
         log.write(event="ready", step=run.step)
         noted = run.step
@@ -57,7 +57,7 @@ def main() -> None:
             optimizer.zero_grad()
             if run.step > noted:
                 noted = run.step
-                log.write(event="step", step=noted, hash="", world=list(run.world))
+                log.write(event="step", step=noted, hash=digest(parameters), world=list(run.world))
         log.write(event="end", step=run.step, hash=digest(parameters), world=list(run.world))
 
 

@@ -23,9 +23,9 @@ def main() -> None:
     torch.set_num_threads(1)
     orders = Orders()
     model, dataset = build()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    batching = {"global_batch_size": int(os.environ["BENCH_BATCH"]), "micro_batches": int(os.environ["BENCH_MICRO"])}
-    with plait.session(**batching, seed=0) as run:
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    global_batch, micro_batches = int(os.environ["BENCH_BATCH"]), int(os.environ["BENCH_MICRO"])
+    with plait.session(global_batch_size=global_batch, micro_batches=micro_batches, seed=0) as run:
         replica, optimizer, loader = run.prepare(model, optimizer, dataset, steps=1_000_000)
         orders.answer(ready=True)
         order = orders.next()

@@ -7,6 +7,7 @@ Every worker leads its own session and dies with the nursery.
 """
 
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -56,6 +57,7 @@ def run_worker(order: dict[str, object], wake: tuple[int, int]) -> int:
     os.dup2(nothing, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    faulthandler.register(signal.SIGUSR1)
     try:
         if order.get("namespace"):
             enter_network_namespace(str(order["namespace"]))
