@@ -165,7 +165,7 @@ def test_an_unreadable_record_names_its_number(tmp_path: Path) -> None:
 
 def test_urls(tmp_path: Path) -> None:
     open_store("sqlite:///plait-state.db", tmp_path).close()
-    assert (tmp_path / "plait-state.db").exists()
+    assert (tmp_path / "plait-state.db").stat().st_mode & 0o077 == 0
     open_store(f"sqlite://{tmp_path}/deep/er/state.db", tmp_path / "elsewhere").close()
     assert (tmp_path / "deep" / "er" / "state.db").exists()
     for url in ("postgresql://host/plait", "plait.db", "sqlite:///"):

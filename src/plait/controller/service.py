@@ -86,7 +86,7 @@ def serve(cluster: Cluster, state_directory: Path, options: ServeOptions | None 
     """
     options = options or ServeOptions()
     state_directory = state_directory.resolve()
-    state_directory.mkdir(parents=True, exist_ok=True)
+    state_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = StateLock(state_directory)
     try:
         asyncio.run(_serve(cluster, state_directory, options))

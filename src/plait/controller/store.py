@@ -4,6 +4,7 @@ The journal is append-only; a snapshot saves replaying it from the start. Recove
 records after it.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ class SqliteStore:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # Jobs carry environments, so nobody else may read this; SQLite's side files take the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
             self._prepare()
         except (sqlite3.Error, OSError) as error:
