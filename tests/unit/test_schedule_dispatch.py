@@ -1,6 +1,7 @@
 """Where work goes: gangs on unequal devices, growing and giving way, drained nodes, ports, reasons."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -314,6 +315,55 @@ def test_another_allocation_resizes_elastic_gangs_and_restarts_others() -> None:
         assert [type(command) for command in scenario.tick(1.0)] == [form]
 
 
+def test_an_elastic_gang_moves_to_other_devices_without_falling_below_its_minimum() -> None:
+    scenario = Scenario()
+    scenario.join("n0", "A100", 3)
+    scenario.submit("j", task_of("A100 V100", (2, 3)))
+    scenario.stepped("j/train/0")
+    scenario.join("n1", "V100", 3)
+    scenario.policy = _Fixed(("V100", 3))
+    shrink, grow = scenario.tick(1.0)
+    assert isinstance(shrink, ResizeTask)
+    assert isinstance(grow, ResizeTask)
+    assert (len(shrink.remove), len(grow.add)) == (1, 1)
+    assert len(scenario.attempt("j/train/0").active()) == 3
+
+
+def test_a_gang_that_has_no_room_to_move_in_place_starts_anew() -> None:
+    scenario = Scenario()
+    scenario.join("n0", "A100", 2)
+    scenario.submit("j", task_of("A100 V100", (2, 2)))
+    scenario.stepped("j/train/0")
+    scenario.join("n1", "V100", 2)
+    scenario.policy = _Fixed(("V100", 2))
+    (stop,) = scenario.tick(1.0)
+    assert isinstance(stop, StopTask)
+    scenario.finished("j/train/0")
+    assert scenario.devices("j/train/1") == ["n1/0", "n1/1"]
+
+
+def test_a_drain_that_would_leave_too_few_moves_the_whole_gang() -> None:
+    scenario = Scenario()
+    scenario.join("n0", "A100", 2)
+    scenario.join("n1", "A100", 1)
+    scenario.submit("j", task_of(workers=(2, 3)))
+    scenario.stepped("j/train/0")
+    scenario.join("n2", "A100", 1)
+    (stop,) = scenario.feed(NodeDrained, node="n0")
+    assert isinstance(stop, StopTask)
+
+
+def test_nodes_that_share_an_address_share_its_ports() -> None:
+    scenario = Scenario()
+    nodes = Scenario()
+    for name in ("n0", "n1"):
+        nodes.join(name, "A100", 2)
+        node = replace(nodes.state.nodes[name].node, address="127.0.0.1")
+        scenario.feed(NodeJoined, node=node)
+    scenario.submit("j", task_of(workers=(4, 4)))
+    assert len({worker.port for worker in _start(scenario).placement.workers}) == 4
+
+
 def test_the_cluster_file_may_change_while_jobs_wait() -> None:
     scenario = Scenario()
     scenario.join("n0", "A100", 1)
@@ -351,8 +401,6 @@ def test_explain_tells_what_binds_who_holds_it_and_what_happened() -> None:
 
 
 def test_validate_names_the_broken_rule() -> None:
-    from dataclasses import replace
-
     scenario = Scenario()
     scenario.join("n0", "A100", 2)
     scenario.submit("j", task_of())

@@ -1,5 +1,7 @@
 """What follows from each cause of failure, for elastic and for other gangs."""
 
+from dataclasses import replace
+
 import pytest
 
 from plait.schedule.attempts import backoff_s
@@ -220,6 +222,17 @@ def test_a_larger_device_that_is_away_is_waited_for() -> None:
     assert scenario.task("j").state == "waiting"
     scenario.join("n1", "A100", 1, memory_bytes=80 * GIB)
     assert scenario.devices("j/train/1") == ["n1/0"]
+
+
+def test_a_gang_whose_large_devices_are_taken_away_fails_rather_than_waits() -> None:
+    scenario = _running((1, 2), num_devices=1)
+    scenario.join("n1", "A100", 1, memory_bytes=80 * GIB)
+    scenario.ended("j/train/0", "w0", "oom")
+    assert scenario.devices("j/train/0") == ["n1/0"]
+    scenario.feed(NodeJoined, node=replace(scenario.state.nodes["n1"].node, devices=()))
+    scenario.ended("j/train/0", "w1", "device_fault")
+    assert scenario.state.jobs["j"].state == "failed"
+    assert "it ran out of memory before" in scenario.state.jobs["j"].reason
 
 
 def test_a_lost_node_takes_its_workers_and_counts_once() -> None:

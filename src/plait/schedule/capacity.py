@@ -65,6 +65,7 @@ class Capacity:
         self._workers_on: Counter[str] = Counter()
         self._by_type: dict[str, list[tuple[NodeRecord, list[Device]]]] = {}
         self._slots: dict[tuple[Wish, bool], int] = {}
+        self._speeds: dict[Wish, float] = {}
         for attempt in state.attempts.values():
             for worker in attempt.workers.values():
                 self._hold(worker.placement)
@@ -129,8 +130,12 @@ class Capacity:
 
     def speed(self, wish: Wish) -> float:
         """Returns the mean predicted speed of one worker on the healthy devices that the wish accepts."""
-        speeds = [device.speed for _, devices in self._places(wish) for device in devices if wish.accepts(device)]
-        return wish.count * sum(speeds) / len(speeds) if speeds else 0.0
+        known = self._speeds.get(wish)
+        if known is None:
+            speeds = [device.speed for _, devices in self._places(wish) for device in devices if wish.accepts(device)]
+            known = wish.count * sum(speeds) / len(speeds) if speeds else 0.0
+            self._speeds[wish] = known
+        return known
 
     def free_nodes(self, wishes: Mapping[str, Wish], used: Mapping[str, frozenset[int]]) -> tuple[FreeNode, ...]:
         """Returns the nodes with free devices that serve; ``used`` holds local ranks that a running gang has there."""

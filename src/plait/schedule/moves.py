@@ -101,15 +101,19 @@ def resize(
         leave.extend(of_type[len(of_type) - too_many :] if too_many > 0 else ())
     more = tuple((name, want[name] - have.get(name, 0)) for name in want if want[name] > have.get(name, 0))
     # Those who come may come later or never, so those who go must leave enough behind.
-    leave = leave[: max(0, len(attempt.active()) - attempt.floor)]
-    if leave:
-        release(draft, attempt_id, tuple(leave), reason)
+    going = leave[: max(0, len(attempt.active()) - attempt.floor)]
+    room = draft.task(attempt.task).workers.max - len(attempt.active()) + len(going)
+    if leave and not going and room <= 0:
+        stop(draft, attempt_id, "requeue", f"to start anew on other devices: {reason}")
+        return
+    if going:
+        release(draft, attempt_id, tuple(going), reason)
     if more and draft.now_s >= attempt.grow_after_s:
         _grow(
             draft,
             capacity,
             draft.state.attempts[attempt_id],
-            more=Allocation(counts=more),
+            more=_at_most(more, room),
             wishes=wishes,
             reason=reason,
         )
@@ -134,6 +138,13 @@ def _grow(
     note = f"{names} added: {reason}; {'; '.join(placement.reasons)}"
     draft.put_attempt(with_note(replace(attempt, workers=workers, next_worker=next_worker), note))
     draft.commands.append(ResizeTask(cause=draft.cause, attempt_id=attempt.id, add=placement.workers, reason=reason))
+
+
+def _at_most(counts: tuple[tuple[str, int], ...], room: int) -> Allocation:
+    taken: list[tuple[str, int]] = []
+    for name, number in counts:
+        taken.append((name, max(0, min(number, room - sum(n for _, n in taken)))))
+    return Allocation(counts=tuple(taken))
 
 
 def _lift_floor(draft: Draft, attempt_id: str) -> None:
