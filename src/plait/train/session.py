@@ -2,21 +2,15 @@
 
 import logging
 import os
-import random
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
-from inspect import signature
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, default_collate
 
@@ -25,15 +19,19 @@ from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.spec.job import Checkpoint, PrecisionPlan
 from plait.train.checkpoint.background import BackgroundCheckpointer
 from plait.train.checkpoint.files import FileCheckpointer
-from plait.train.collectives.exchange import Exchange, FixedExchange, GradientsChanged, SumExchange
-from plait.train.collectives.layout import FlatLayout, lay_out
-from plait.train.engine import EngineConfig, Left, StepEngine
+from plait.train.collectives.exchange import Exchange, FixedExchange, SumExchange
+from plait.train.collectives.layout import FlatLayout
+from plait.train.ddp import layout_of, local_device, wrapped_alone
+from plait.train.engine import EngineConfig, StepEngine
 from plait.train.faults import FaultInjector
+from plait.train.loop import CommittingOptimizer, GlobalStep, ShareLoader
 from plait.train.membership.link import WardenLink
 from plait.train.membership.warden import WardenConfig
 from plait.train.norm import GhostStatistics, convert
 from plait.train.observers import Observers, StepFacts
 from plait.train.precision import ComputePrecision, check_reduce, compute_plan
+from plait.train.regroup import Left
+from plait.train.rendezvous import complete_place, trade_addresses
 from plait.train.replica import Replica
 from plait.train.scaling import autocast_forward, set_tf32
 from plait.train.settings import (
@@ -47,7 +45,7 @@ from plait.train.settings import (
     units_of,
 )
 from plait.train.transfer import StateServer
-from plait.train.work import DataPlan, rng_key
+from plait.train.work import DataPlan
 
 logger = logging.getLogger("plait")
 
@@ -129,7 +127,7 @@ class Session:
         check_reduce(settings.precision)
         self.settings = settings
         self.place = place
-        self.device = _device()
+        self.device = local_device()
         self.compute = self._compute_precision()
         set_tf32(self.compute)
         self._link: WardenLink | None = None
@@ -168,13 +166,9 @@ class Session:
     def _depart(self, engine: StepEngine) -> None:
         if engine.is_finished:
             self._save_if_due(force=True)
-            engine.finish()
-        elif self._link is not None:
-            engine.wants_to_leave = True
-            try:
-                engine._regroup(None)  # noqa: SLF001 - the session is the engine's other half
-            except Left:
-                return
+            engine.standing.finish()
+        else:
+            engine.standing.leave()
 
     def _close(self) -> None:
         self._undo_autocast()
@@ -197,7 +191,7 @@ class Session:
     @property
     def world(self) -> tuple[str, ...]:
         """The members of the present generation, sorted."""
-        return self._engine.members if self._engine is not None else (self.member,)
+        return self._engine.standing.members if self._engine is not None else (self.member,)
 
     @property
     def rank(self) -> int:
@@ -212,7 +206,7 @@ class Session:
     @property
     def generation(self) -> str:
         """The name of the present generation."""
-        return self._prepared.generation
+        return self._prepared.standing.generation
 
     @property
     def step(self) -> int:
@@ -258,7 +252,24 @@ class Session:
 
     def save_every(self, interval_s: float, path: str, *, keep: int = 3) -> None:
         """Writes a checkpoint under ``path`` every so many seconds, and resumes from it; call it before prepare."""
-        self.settings = _with_checkpoint(self.settings, Checkpoint(url=path, interval_s=interval_s, keep=keep))
+        self.settings = replace(self.settings, checkpoint=Checkpoint(url=path, interval_s=interval_s, keep=keep))
+
+    def steps(self) -> Iterator[GlobalStep]:
+        """Yields global steps, for a loop in the explicit form.
+
+        ::
+
+        for step in run.steps():
+            for batch in step:
+                step.backward(loss_of(model, batch))
+            step.commit()
+        """
+        engine = self._prepared
+        assert self._loader is not None
+        while (step := GlobalStep(engine, self._loader)).begin():
+            yield step
+            if engine.chunk:
+                raise PlaitError(f"step {step.number} was not committed: call step.commit() after its batches")
 
     # Setting up
 
@@ -302,16 +313,16 @@ class Session:
         if batch_norm == "ghost":
             model = convert(model, "ghost")
         replica = self._replica(model, optimizer, scheduler, clip_grad_norm)
-        layout, parameters = _layout_of(model, self.settings.bucket_bytes)
+        layout, parameters = layout_of(model, self.settings.bucket_bytes)
         exchange = self._exchange(layout, parameters, plan)
         self._undo_autocast = autocast_forward(model, self.compute, self.device.type, lambda: replica.scale.scale)
-        wrapped = _one_member_ddp(model, exchange, find_unused_parameters)
+        wrapped = wrapped_alone(model, exchange, find_unused_parameters)
         self._restore(replica, exchange)
         self._connect(replica.step)
         contract = self._contract(layout, plan, total)
         self._engine = self._make_engine(plan, total, contract, replica, exchange)
-        self._engine.form()
-        self._loader = ShareLoader(self, self._engine, dataset, collate)
+        self._engine.standing.form()
+        self._loader = ShareLoader(self._engine, dataset, collate, self.device)
         return wrapped, CommittingOptimizer(optimizer, self._engine), self._loader
 
     def _data_plan(self, dataset: Dataset[Any], *, shuffle: bool) -> DataPlan:
@@ -394,7 +405,7 @@ class Session:
         place = self.place
         if not place.seeds and place.rendezvous is None:
             return
-        self.place = place = _rendezvous_place(place)
+        self.place = place = complete_place(place)
         config = WardenConfig(
             me=place.me,
             listen=place.listen,
@@ -410,7 +421,7 @@ class Session:
         self._link = WardenLink(config)
         address = self._link.wait_listening(_START_TIMEOUT_S)
         if place.rendezvous is not None:
-            self._link.peers(_trade_addresses(place, address))
+            self._link.peers(trade_addresses(place, address))
         self._server = StateServer(address.rsplit(":", 1)[0], place.secret)
 
     def _make_engine(
@@ -434,18 +445,18 @@ class Session:
             max_fused=self.settings.max_fused,
             exchange_timeout_s=self.settings.exchange_timeout_s,
             duty_ratio=place.duty_ratio,
+            joins=place.joins,
+            scales_backward=self.compute.needs_scaling,
         )
         observers = self._observing()
         faults = FaultInjector(place.me, os.environ.get("PLAIT_FAULTS", ""))
         engine = StepEngine(config, replica, exchange, self._link, self._server, observers, faults)
-        engine.scales_backward = self.compute.needs_scaling
-        engine.joins = place.joins
         observers.on_commit.append(lambda _facts: self._save_if_due(force=False))
         if observers.agent is not None and self._link is not None:
             link = self._link
 
             def leave() -> None:
-                engine.wants_to_leave = True
+                engine.standing.wants_to_leave = True
 
             observers.agent.listen(link.gone, leave)
         return engine
@@ -463,197 +474,3 @@ class Session:
             return
         self._last_save_s = time.monotonic()
         self._saver.save(engine.replica.state(engine.exchange), engine.replica.step)
-
-
-class ShareLoader:
-    """Yields this device's share of each global step as batches of fused micro-batches, over all epochs."""
-
-    def __init__(
-        self, run: Session, engine: StepEngine, dataset: Dataset[Any], collate: Callable[[list[Any]], Any]
-    ) -> None:
-        self._run = run
-        self._engine = engine
-        self._dataset = dataset
-        self._collate = collate
-
-    def __len__(self) -> int:
-        """Global steps that are left; a device may get more or fewer batches than that."""
-        return max(0, self._engine.config.total_steps - self._engine.step)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yields batches until all steps are committed."""
-        engine = self._engine
-        while (ks := engine.next_chunk()) is not None:
-            step = engine.step
-            batch = self._batch(step, ks)
-            torch.manual_seed(_seed_of(engine, step, ks[0]))
-            yield _to_device(batch, self._run.device)
-            if engine.chunk:
-                raise PlaitError(
-                    f"the batch of step {step} was not used: the loop must call backward() on its loss and then"
-                    " optimizer.step() for every batch"
-                )
-
-    def _batch(self, step: int, ks: Sequence[int]) -> Any:
-        plan, samples = self._engine.config.plan, []
-        for k in ks:
-            seed = _seed_of(self._engine, step, k)
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' data sets draw from
-            samples += [self._dataset[int(index)] for index in plan.indices(step, k)]
-        return self._collate(samples)
-
-
-class CommittingOptimizer(torch.optim.Optimizer):
-    """The user's optimizer with ``step`` as the commit point of a global step."""
-
-    def __init__(self, inner: torch.optim.Optimizer, engine: StepEngine) -> None:  # its state is the inner one's
-        self._inner = inner
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else is asked is the inner optimizer's."""
-        return getattr(self.__dict__["_inner"], name)
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The inner optimizer's groups."""
-        return self._inner.param_groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """The inner optimizer's state."""
-        return self._inner.state
-
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Closes the batch at hand; commits and updates once the whole global step is there.
-
-        Raises:
-            PlaitError: a closure was given, no backward pass ran, or the gradients were changed after it.
-        """
-        if closure is not None:
-            raise PlaitError("optimizers that call a closure (such as LBFGS) evaluate it alone; a group cannot")
-        engine = self._engine
-        if not engine.chunk:
-            raise PlaitError("optimizer.step() was called without a batch of the loader")
-        if not engine.exchange.ran_backward:
-            raise PlaitError("optimizer.step() was called before backward(); nothing was sent")
-        try:
-            engine.end_chunk()
-        except GradientsChanged:
-            raise PlaitError(
-                "gradients were changed between backward() and optimizer.step(), where they are this device's part"
-                " only; use run.prepare(..., clip_grad_norm=...) or run.before_step(...) for the global gradient"
-            ) from None
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the inner optimizer's."""
-        self._inner.zero_grad(set_to_none=set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's."""
-        return self._inner.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inner optimizer's."""
-        self._inner.load_state_dict(state_dict)
-
-    def __repr__(self) -> str:
-        """Shows what is inside."""
-        return f"CommittingOptimizer({self._inner!r})"
-
-
-def _device() -> torch.device:
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank % torch.cuda.device_count())
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def _layout_of(model: nn.Module, bucket_bytes: int) -> tuple[FlatLayout, list[nn.Parameter]]:
-    named = list(model.named_parameters())
-    layout = lay_out(named, bucket_bytes)
-    if not layout.names:
-        raise PlaitError(f"{type(model).__name__} has no parameter that needs a gradient")
-    by_name = dict(named)
-    return layout, [by_name[name] for name in layout.names]
-
-
-def _one_member_ddp(model: nn.Module, exchange: Exchange, find_unused: bool) -> DistributedDataParallel:
-    """Wraps the model in DDP over this process alone; every byte between devices is the exchange's."""
-    store = dist.HashStore()
-    group = dist.ProcessGroup(store, 0, 1)
-    backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)  # noqa: SLF001
-    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # noqa: SLF001
-    sync = "forward_sync_buffers"  # the name since torch 2.13 of what was broadcast_buffers
-    no_sync = {sync if sync in signature(DistributedDataParallel).parameters else "broadcast_buffers": False}
-    wrapped = DistributedDataParallel(
-        model,
-        process_group=group,
-        **no_sync,
-        gradient_as_bucket_view=True,
-        find_unused_parameters=find_unused,
-    )
-    wrapped.register_comm_hook(None, exchange.hook)
-    return wrapped
-
-
-def _seed_of(engine: StepEngine, step: int, k: int) -> int:
-    return rng_key(engine.config.plan.seed, step, k) >> 1
-
-
-def _to_device(batch: Any, device: torch.device) -> Any:
-    if device.type == "cpu":
-        return batch
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: _to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch)(_to_device(value, device) for value in batch)
-    return batch
-
-
-def _with_checkpoint(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    from dataclasses import replace
-
-    return replace(settings, checkpoint=checkpoint)
-
-
-def _rendezvous_place(place: Place) -> Place:
-    """Fills in where to listen and whom to expect when torchrun's variables are all there is."""
-    from dataclasses import replace
-
-    if place.rendezvous is None:
-        return place if place.secret else replace(place, secret=os.environ.get("PLAIT_ATTEMPT", "plait"))
-    host, port = place.rendezvous.rsplit(":", 1)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))
-        own = probe.getsockname()[0]
-    seeds = {f"w{rank}": "" for rank in range(place.world_size)}
-    return replace(place, listen=f"{own}:0", seeds=seeds, secret=place.secret or make_secret_of(place))
-
-
-def make_secret_of(place: Place) -> str:
-    """Returns the word that members of a group without a secret know each other by."""
-    return f"plait-{place.rendezvous}-{place.world_size}"
-
-
-def _trade_addresses(place: Place, address: str) -> dict[str, str]:
-    """Finds the others once, through torchrun's store; afterwards nothing depends on it."""
-    assert place.rendezvous is not None
-    host, port = place.rendezvous.rsplit(":", 1)
-    hosts_it = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = dist.TCPStore(host, int(port), is_master=hosts_it, wait_for_workers=False, timeout=timedelta(seconds=300))
-    prefix = f"plait/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    store.set(f"{prefix}/{place.me}", address)
-    others = {f"w{rank}" for rank in range(place.world_size)}
-    found = {member: store.get(f"{prefix}/{member}").decode() for member in sorted(others)}
-    store.add(f"{prefix}/read", 1)
-    if hosts_it:  # keep the store until everybody has read it
-        while store.add(f"{prefix}/read", 0) < place.world_size:
-            time.sleep(0.01)
-    return found

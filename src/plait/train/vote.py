@@ -5,7 +5,9 @@ member of the generation holds the complete reduced gradient. It also carries wh
 loss, and each device's time, so that all members balance alike.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,6 +56,25 @@ class Vote:
     def ready(self) -> frozenset[str]:
         """Members that have state and may be given work."""
         return frozenset(name for name, member in self.members if member.is_ready)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the vote as JSON values, for a member that missed it."""
+        members = [[m, v.compute_us, v.micro_batches, v.is_ready] for m, v in self.members]
+        return {"step": self.step, "count": self.count, "inf": self.found_inf, "loss": self.loss, "members": members}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Vote":
+        """Returns the vote that :meth:`as_json` was taken of."""
+        members = tuple(
+            (m, MemberVote(compute_us=us, micro_batches=n, is_ready=ready)) for m, us, n, ready in values["members"]
+        )
+        return cls(
+            step=values["step"],
+            count=values["count"],
+            found_inf=values["inf"],
+            loss=values["loss"],
+            members=members,
+        )
 
 
 def cast(ballot: Ballot, index: int, size: int) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 
 from plait.train.bitwise import FixedPointScale, FixedSum, Verdict, judge
 from plait.train.collectives.layout import FlatLayout, Stretch
@@ -46,7 +47,7 @@ class PlainWire:
         return (group.all_reduce(values),)
 
 
-class GradientsChanged(Exception):  # noqa: N818 - turned into a PlaitError with advice by the session
+class GradientsChanged(Exception):
     """Somebody wrote to the gradients between backward and the step."""
 
 
@@ -100,7 +101,7 @@ class SumExchange:
             self._local_views = self._views(self._local)
 
     @torch.no_grad()
-    def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def hook(self, _state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """DDP's communication hook: weighs the gradients of a bucket and sends the stretches that are complete."""
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -243,7 +244,7 @@ class FixedExchange:
         """Says which micro-batch the chunk is."""
         self._k = k
 
-    def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def hook(self, _state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """DDP's communication hook: nothing leaves before the whole micro-batch is in the sum."""
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -286,7 +287,7 @@ class FixedExchange:
         return True
 
     def set_gradients(self, ratio: float) -> None:
-        """Gives the parameters the gradients that the reduced sums stand for, and keeps their size for the next step."""
+        """Gives the parameters the gradients that the reduced sums stand for; their size scales the next step."""
         assert self._sums is not None
         for parameter, gradient in zip(self.parameters, self._sum.gradients(self._sums), strict=True):
             parameter.grad = gradient * ratio
@@ -298,15 +299,15 @@ class FixedExchange:
         return bool(torch.isinf(self._maxima).any())
 
     def result(self) -> list[Tensor]:
-        """Returns copies of the reduced sums and maxima."""
+        """Returns copies of the reduced sums and maxima, and the exponents that they were made with."""
         assert self._sums is not None
         assert self._maxima is not None
-        return [self._sums.clone(), self._maxima.clone()]
+        return [self._sums.clone(), self._maxima.clone(), torch.tensor(self._sum.exponents)]
 
     def take_result(self, result: list[Tensor]) -> None:
-        """Puts sums of :meth:`result` in place, on the scale of the step that they belong to."""
-        self._sum = self._fresh()
-        self._sums, self._maxima = result
+        """Puts sums of :meth:`result` in place."""
+        self._sums, self._maxima, exponents = result
+        self._sum = FixedSum(self.parameters, exponents.tolist(), self._terms)
         self.verdict()
 
 

@@ -18,14 +18,15 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
-from plait.train.membership.link import Warned, WardenLink
+from plait.train.membership.link import WardenLink, Warned
 
 POLL_S = 0.0005
 _ADDRESS = re.compile(rb"\x02\x00(..)(....)", re.DOTALL)
 
 
-class WardenStore(dist.Store):
+class WardenStore(Store):
     """The rendezvous of one generation: each value goes to every member through the wardens."""
 
     def __init__(self, link: WardenLink, generation: str, others: list[str]) -> None:
@@ -51,7 +52,7 @@ class WardenStore(dist.Store):
         self.seen[key] = value
         return value
 
-    def wait(self, keys: list[str], _timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: list[str], _timeout: timedelta | None = None) -> None:
         """Waits for all of the keys."""
         for key in keys:
             self.get(key)
@@ -94,7 +95,7 @@ class GlooGroup:
                 raise Warned
             builder.join(POLL_S)
         if isinstance(made[0], Exception):
-            raise RuntimeError(f"generation {generation} could not connect: {made[0]}") from made[0]
+            raise RuntimeError(f"generation {generation} could not connect: {made[0]}") from made[0]  # noqa: TRY004
         return cls(store, made[0], len(members))
 
     def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
@@ -128,7 +129,7 @@ def _shut_sockets(addresses: set[tuple[str, int]]) -> None:
         return
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if not os.readlink(entry).startswith("socket:"):
+            if not str(entry.readlink()).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(entry.name))) as copy:
                 if copy.family != socket.AF_INET or copy.type != socket.SOCK_STREAM:

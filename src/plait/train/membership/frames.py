@@ -47,7 +47,7 @@ def to_wire(message: s.Message) -> list[Any]:
     return [type(message).__name__, *fields]
 
 
-def from_wire(value: list[Any]) -> s.Message:
+def from_wire(value: list[Any]) -> s.Message:  # noqa: PLR0911 - one a kind
     """Returns the protocol message of :func:`to_wire`; raises ``ValueError`` for an unknown kind."""
     kind, *fields = value
     match kind:

@@ -54,9 +54,7 @@ class WardenLink:
         os.set_inheritable(theirs.fileno(), True)
         argv = [sys.executable, "-m", "plait.train.membership.warden", str(theirs.fileno()), json.dumps(asdict(config))]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("COV_")}
-        self.process = subprocess.Popen(
-            argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment
-        )
+        self.process = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment)
         theirs.close()
         self._socket.setblocking(False)
 

@@ -143,7 +143,7 @@ def lost(state: Member) -> frozenset[str]:
     return out
 
 
-def _propose_if_needed(state: Member) -> Step:
+def _propose_if_needed(state: Member) -> Step:  # noqa: PLR0911 - one return a reason not to propose
     if state.installed is None or state.worker == "out":
         return state, ()
     staying = _staying(state)
@@ -229,12 +229,12 @@ def _collect(state: Member, sender: str, ballot: Ballot, report: Report) -> Step
         return state, ()
     if _latest(state) != ballot:
         return state, ()  # this member has itself promised to a higher ballot since
+    members = state.proposal.members
     awaited = state.awaited - {sender}
     collected = tuple(sorted((*state.collected, (sender, report)), key=lambda pair: pair[0]))
     state = replace(state, awaited=awaited, collected=collected)
     if awaited:
         return state, ()
-    members = state.proposal.members
     before = state.installed.members if state.installed is not None else ()
     message = Install(ballot, members, collected)
     told = {m for m, _ in collected} | set(members)

@@ -1,0 +1,302 @@
+"""A member's standing in its group, and how it gets from one generation to the next."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from plait.errors import ContractMismatch, MembershipLost
+from plait.train.bitwise import FixedPointScale
+from plait.train.catch_up import CatchUp
+from plait.train.collectives.exchange import FixedExchange
+from plait.train.collectives.gloo import GlooGroup
+from plait.train.membership.link import NewGeneration, WardenLink, Warned
+from plait.train.membership.outcome import Outcome, decide
+from plait.train.membership.speech import Report
+from plait.train.share import Share, with_samples
+from plait.train.transfer import Fetch, StateServer
+from plait.train.vote import Vote
+from plait.train.work import redeal
+
+if TYPE_CHECKING:
+    from plait.train.engine import StepEngine
+
+MOST_BREAKS = 20
+"""Exchanges of one step that may break without a member being lost before the error is passed on."""
+
+
+class Left(Exception):
+    """This member has left the group."""
+
+
+class SoloGroup:
+    """The group of a member that is alone."""
+
+    size = 1
+
+    def all_reduce(self, tensor: Tensor, op: Any = None) -> Any:
+        """Never called: nothing is exchanged in a group of one."""
+        raise AssertionError(f"a group of one exchanged {tensor.numel()} values by {op}")
+
+
+class Regroup:
+    """Who this member works with, and the way to the next generation when that changes."""
+
+    def __init__(self, engine: "StepEngine", link: WardenLink | None, server: StateServer | None) -> None:
+        config = engine.config
+        self._engine = engine
+        self._link = link
+        self._server = server
+        self.generation = "0"
+        self.members: tuple[str, ...] = (config.me,)
+        self.group: GlooGroup | SoloGroup | None = SoloGroup()
+        self.shadows: frozenset[str] = frozenset()
+        self.types: dict[str, str] = {config.me: config.accelerator_type}
+        self.wants_to_leave = False
+        self._fresh = link is not None
+        self._breaks = 0
+        self._break_s: float | None = None
+
+    # What the engine asks and tells
+
+    def must_stop(self) -> bool:
+        """Whether the group is about to change, or this member is to leave."""
+        if self._link is None:
+            return False
+        self._link.pump()
+        return self._link.stop_asked or self.wants_to_leave
+
+    def progress(self, phase: str) -> None:
+        """Lets the heartbeats say where this member is."""
+        if self._link is not None:
+            self._link.progress(self._engine.step, phase)
+
+    def on_commit(self, vote: Vote) -> None:
+        """A step is committed: whoever said that it has its state may be given work from now on."""
+        self._breaks = 0
+        self.shadows = frozenset(self.members) - vote.ready
+
+    def on_resumed(self) -> None:
+        """Work has gone on: a break, if there was one, is over."""
+        if self._break_s is not None:
+            self._engine.observers.on_resumed(time.monotonic() - self._break_s)
+            self._break_s = None
+
+    def heed(self) -> None:
+        """Between chunks: leaves when asked to, and stops for a change of the group."""
+        if self.must_stop():
+            self.change(None)
+
+    def form(self) -> None:
+        """Enters the first generation, or a running group."""
+        if self._link is None:
+            return
+        report = self._report()
+        self._link.ready(Report(None, payload=report.payload) if self._engine.config.joins else report)
+        self._await_generation()
+
+    def change(self, error: Exception | None) -> None:
+        """Stops, reports, and goes on in the next generation.
+
+        Raises:
+            MembershipLost: the group goes on without this member, or exchanges keep breaking.
+            Left: this member has left as it was asked to.
+        """
+        if self._link is None:
+            raise error or MembershipLost("a session of one process cannot lose members")
+        if self._break_s is None:
+            self._break_s = time.monotonic()
+        broke = self.group is not None and not self._link.stop_asked and not self.wants_to_leave
+        self._abandon()
+        if self.wants_to_leave:
+            self._link.leave(self._report())
+        elif broke:
+            self._breaks += 1
+            if self._breaks > MOST_BREAKS and error is not None:
+                step = self._engine.step
+                raise MembershipLost(f"the exchange of step {step} broke {self._breaks} times: {error}") from error
+            self._link.failed(self._report())
+        else:
+            self._link.stopped(self._report())
+        self._await_generation()
+
+    def leave(self) -> None:
+        """Leaves the group at once, at a step boundary."""
+        if self._link is None:
+            return
+        self.wants_to_leave = True
+        try:
+            self.change(None)
+        except Left:
+            return
+
+    def finish(self) -> None:
+        """All steps are committed here: stays answerable until every member is as far, so that none is left behind."""
+        if self._link is None:
+            return
+        self._link.done()
+        while not self._link.all_done:
+            self._link.pump(0.05)
+            if self._link.stop_asked:
+                self._abandon()
+                self._link.stopped(self._report())
+                self._await_generation()
+
+    # From one generation to the next
+
+    def _report(self) -> Report:
+        """Returns what this member can say for itself while it is stopped."""
+        engine = self._engine
+        share, exchange = engine.share, engine.exchange
+        is_redone = engine.redone > 0 and isinstance(exchange, FixedExchange)
+        payload = {
+            "fresh": self._fresh,
+            "ks": list(share.assigned.get(engine.config.me, ())) if share is not None else None,
+            "left": len(share.pending) if share is not None else 0,
+            "vote": engine.last_vote.as_json() if engine.last_vote is not None else None,
+            "contract": engine.config.contract,
+            "state": self._server.address if self._server is not None else "",
+            "type": engine.config.accelerator_type,
+            "shadows": sorted(self.shadows),
+            "redone": engine.redone,
+            "fixed": exchange.scale.max_abs if is_redone and isinstance(exchange, FixedExchange) else None,
+        }
+        applied = None if engine.is_shadow else engine.step
+        return Report(applied, engine.held and not engine.is_shadow, json.dumps(payload))
+
+    def _abandon(self) -> None:
+        if isinstance(self.group, GlooGroup):
+            self.group.abort()
+        self.group = None
+        if not self._engine.held:
+            self._engine.exchange.abandon()
+
+    def _await_generation(self) -> None:
+        assert self._link is not None
+        while True:
+            self._link.pump(0.02)
+            if self._link.released:
+                raise Left
+            new = self._link.next_generation()
+            if new is None:
+                continue
+            try:
+                self._enter(new)
+            except Warned:
+                self._link.stopped(self._report())
+            except RuntimeError:
+                self._link.failed(self._report())
+            else:
+                if not self.wants_to_leave:
+                    return
+                self._abandon()
+                self._link.leave(self._report())
+
+    def _enter(self, new: NewGeneration) -> None:
+        engine = self._engine
+        payloads = {m: json.loads(r.payload) for m, r in new.reports.items()}
+        fresh = frozenset(m for m, p in payloads.items() if p["fresh"])
+        is_first = set(new.members) <= fresh
+        outcome = decide(new.members, new.reports, fresh)
+        self._check_contract(new.members, payloads, fresh)
+        self._apply_held(outcome, payloads)
+        before, me = self.members, engine.config.me
+        self.members, self.generation = new.members, str(new.ballot)
+        self.types = {m: payloads[m]["type"] for m in new.members}
+        known = {m for p in payloads.values() if not p["fresh"] for m in p["shadows"]}
+        shadows = set[str]() if is_first else (known | set(outcome.fetch)) & set(new.members)
+        self.shadows = frozenset(shadows)
+        if me in outcome.fetch:
+            assert outcome.donor is not None
+            fetch = Fetch(payloads[outcome.donor]["state"], self.generation, engine.config.secret)
+            engine.catch_up = CatchUp(fetch, outcome.step)
+        self._share_again(outcome, new, payloads)
+        if outcome.donor == me and self._server is not None:
+            self._server.publish(self.generation, engine.replica.state(engine.exchange))
+        if engine.step < engine.config.total_steps or engine.is_shadow:
+            self._connect()
+        if me in outcome.fetch and is_first:
+            self._await_state()
+        self._fresh = False
+        gone = {m: new.lost.get(m, "it left") for m in before if m not in new.members}
+        joined = [m for m in new.members if m not in before]
+        engine.observers.on_membership(engine.step, self.generation, new.members, gone, joined)
+
+    def _apply_held(self, outcome: Outcome, payloads: Mapping[str, Any]) -> None:
+        """Commits the step that this member holds if somebody has, and drops it if nobody has."""
+        engine = self._engine
+        if engine.config.me in outcome.apply:
+            votes = (p["vote"] for p in payloads.values() if p["vote"] is not None)
+            engine.commit(Vote.from_json(next(v for v in votes if v["step"] == outcome.step - 1)))
+        elif engine.held:
+            engine.held = False
+            engine.exchange.abandon()
+
+    def _connect(self) -> None:
+        assert self._link is not None
+        if len(self.members) == 1:
+            self.group = SoloGroup()
+            return
+        timeout_s = self._engine.config.exchange_timeout_s
+        self.group = GlooGroup.build(self._link, self.generation, self.members, timeout_s)
+
+    def _check_contract(self, members: tuple[str, ...], payloads: Mapping[str, Any], fresh: frozenset[str]) -> None:
+        """Refuses a group in which gradients would not fit together, before anything is exchanged."""
+        config = self._engine.config
+        reference = min((m for m in members if m not in fresh), default=members[0])
+        theirs = payloads[reference]["contract"]
+        for (name, mine), (_, value) in zip(config.contract, theirs, strict=True):
+            if mine != value:
+                raise ContractMismatch(f"{config.me} differs from {reference} in {name}: {mine} here, {value} there")
+
+    def _await_state(self) -> None:
+        """At the start all members wait for the first one's weights, as DDP does."""
+        engine = self._engine
+        assert engine.catch_up is not None
+        while not engine.catch_up.is_ready():
+            if self.must_stop():
+                engine.catch_up = None
+                raise Warned
+            engine.catch_up.fetch.wait(0.005)
+        engine.settle()
+
+    def _share_again(self, outcome: Outcome, new: NewGeneration, payloads: Mapping[str, Any]) -> None:
+        """Deals the micro-batches of the running step that nobody in the group holds any more."""
+        engine = self._engine
+        plan, me = engine.config.plan, engine.config.me
+        begun = [m for m in new.members if new.reports[m].applied == outcome.step and payloads[m]["ks"] is not None]
+        if not begun or outcome.step >= engine.config.total_steps:
+            engine.share = None
+            return
+        held = {m: frozenset(payloads[m]["ks"]) for m in begun}
+        left = {m: int(payloads[m]["left"]) for m in begun}
+        able = [m for m in new.members if m not in self.shadows]
+        speeds = {m: s for m in able if (s := engine.replica.balancer.speed_of(m)) is not None}
+        extra = redeal(held, able, num_micro_batches=plan.micro_batches, speeds=speeds, remaining=left)
+        assigned = {m: tuple(sorted(held.get(m, frozenset()) | set(extra.get(m, ())))) for m in new.members}
+        mine = with_samples(plan, engine.step, extra.get(me, ()))
+        if engine.share is None:
+            engine.begin_given(Share(assigned=assigned, pending=mine))
+        else:
+            engine.share.assigned = assigned
+            engine.share.pending += mine
+        self._adopt_scale(outcome.step, new, payloads)
+        dealt = sum(len(ks) for ks in extra.values())
+        if dealt:
+            engine.reason = f"{dealt} micro-batches of step {outcome.step} were dealt again to those who go on"
+            engine.observers.on_split(engine.step, {m: len(ks) for m, ks in assigned.items()}, engine.reason)
+
+    def _adopt_scale(self, step: int, new: NewGeneration, payloads: Mapping[str, Any]) -> None:
+        """In fixed point, a step that some members have begun to run again on another scale is run so by all."""
+        engine = self._engine
+        told = [p for m, p in payloads.items() if new.reports[m].applied == step and p["fixed"] is not None]
+        best = max(told, key=lambda p: int(p["redone"]), default=None)
+        if best is None or best["redone"] <= engine.redone or not isinstance(engine.exchange, FixedExchange):
+            return
+        engine.exchange.scale = FixedPointScale(tuple(best["fixed"]))
+        engine.exchange.begin_step()
+        engine.redone = int(best["redone"])
+        if engine.share is not None:
+            engine.run_share_again(engine.share)
