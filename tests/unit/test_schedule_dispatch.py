@@ -70,7 +70,7 @@ def test_devices_with_too_little_memory_do_not_count() -> None:
     scenario.join("n0", "A100", 2, memory_bytes=40 * GIB)
     scenario.submit("j", task_of(memory_bytes=80 * GIB))
     assert scenario.task("j").reason == (
-        "impossible for now: needs 1 workers of A100 with 80 GiB, the healthy nodes can hold 0; waits for more devices"
+        "impossible for now: needs 1 worker of A100 with 80 GiB, the healthy nodes can hold 0; waits for more devices"
     )
     scenario.join("n1", "A100", 1, memory_bytes=80 * GIB)
     assert scenario.devices("j/train/0") == ["n1/0"]
@@ -390,7 +390,7 @@ def test_explain_tells_what_binds_who_holds_it_and_what_happened() -> None:
     )
     assert "w0 5, w1 3 (w0 is 1.7 times as fast)" in scenario.explained("j")
     waiting = scenario.explained("next")
-    assert "needs 1 workers of A100" in waiting
+    assert "needs 1 worker of A100" in waiting
     assert "j/train/0 holds 2 workers on A100, end not known" in waiting
     scenario.ended("j/train/0", "w0", "lost")
     scenario.feed(NodeLost, node="n0", reason="silent")

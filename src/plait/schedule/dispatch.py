@@ -8,6 +8,7 @@ from plait.schedule.capacity import Capacity, Wish, room_for, wishes_of
 from plait.schedule.domain import Decision
 from plait.schedule.draft import Draft
 from plait.schedule.moves import evacuate, resize, start, trim
+from plait.schedule.phrases import of_workers
 from plait.schedule.policy import Policy, TaskView
 from plait.schedule.state import AttemptRecord, ClusterState, TaskRecord
 from plait.schedule.windows import closed_reason
@@ -115,9 +116,8 @@ def _impossible(state: ClusterState, spec: Task, task: TaskRecord, wishes: Mappi
     away = sorted(name for name, record in state.nodes.items() if not record.takes_work)
     gone = f"; lost or drained: {', '.join(away)}" if away else ""
     held = f"the healthy nodes can hold {room}" if state.nodes else "no node has joined yet"
-    return (
-        f"impossible for now: needs {task.workers.min} workers of {what}, {held}{hints}{gone}; waits for more devices"
-    )
+    needs = f"needs {of_workers(task.workers.min)} of {what}"
+    return f"impossible for now: {needs}, {held}{hints}{gone}; waits for more devices"
 
 
 def _describe(wish: Wish) -> str:
@@ -134,7 +134,9 @@ def _decide_waiting(draft: Draft, capacity: Capacity, candidate: _Candidate, dec
     elif draft.now_s < task.ready_at_s:
         reason = task.reason if task.history else reason
     elif decision.allocation is not None and _may_get_more(draft.state, task, decision.allocation.num_workers):
-        reason = f"nodes are joining; starts with {decision.allocation.num_workers} workers unless there are more soon"
+        reason = (
+            f"nodes are joining; starts with {of_workers(decision.allocation.num_workers)} unless there are more soon"
+        )
     elif decision.allocation is not None:
         refusal = _refusal(candidate, decision) or start(
             draft, capacity, task, allocation=decision.allocation, wishes=candidate.wishes, reason=reason

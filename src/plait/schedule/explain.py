@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from plait.schedule.phrases import of_workers
 from plait.schedule.state import ENDED, AttemptSummary, ClusterState, JobRecord, TaskRecord
 from plait.words import did_you_mean
 
@@ -97,7 +98,7 @@ def _holders(state: ClusterState, job: JobRecord, task: TaskRecord) -> list[str]
         held = [w for w in attempt.workers.values() if not wanted or w.placement.accelerator_type in wanted]
         if held and attempt.task != task.key:
             types = ", ".join(sorted({w.placement.accelerator_type for w in held}))
-            told.append(f"{attempt.id} holds {len(held)} workers on {types}{_when(state, attempt.id)}")
+            told.append(f"{attempt.id} holds {of_workers(len(held))} on {types}{_when(state, attempt.id)}")
     return told
 
 

@@ -8,6 +8,7 @@ from plait.schedule.capacity import could_hold
 from plait.schedule.commands import AbortCollectives, ResizeTask
 from plait.schedule.draft import Draft, with_note
 from plait.schedule.events import StepReported, WorkerExited, WorkerStarted
+from plait.schedule.phrases import of_workers
 from plait.schedule.state import AttemptRecord, DeviceTrouble, Outcome, Progress, WorkerRecord
 from plait.spec.job import FailureCause
 
@@ -123,7 +124,7 @@ def _verdict(draft: Draft, attempt_id: str, loss: Loss) -> tuple[Outcome | None,
         return "retry", f"{loss.reason} (rule {loss.cause}: restart)"
     remaining = len(attempt.active())
     if attempt.is_elastic and remaining >= attempt.floor:
-        return None, f"{loss.reason}; {remaining} workers go on"
+        return None, f"{loss.reason}; the others go on: {of_workers(remaining)}"
     if loss.cause == "oom" and not could_hold(draft.state, draft.task(attempt.task), with_absent=True):
         return "fail", f"{loss.reason}; {NO_MEMORY}"
     short = f"; {remaining} left, at least {attempt.floor} needed" if attempt.is_elastic else ""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plait.schedule.domain import Allocation, Decision, TaskKey
+from plait.schedule.phrases import of_workers
 from plait.schedule.policies.reservation import Reservation, reserve
 from plait.schedule.policies.shares import Share, claim, listed, num_workers, usable_types
 from plait.schedule.policy import ClusterView, TaskView
@@ -81,7 +82,7 @@ class _Turn:
             kept = listed(self.reservation.kept)
             keeps = f", of which {kept} are kept for {self.head}, the head of the queue" if kept else ""
             types = usable_types(task, self.cluster)
-            free = listed({name: self.cluster.free.get(name, 0) for name in types}) or "nothing"
+            free = listed({name: self.cluster.free.get(name, 0) for name in types}) or "none"
             self.reasons[task.key] = f"{share.needs()}; {free} free{keeps}"
 
     def top_up(self, share: Share, kept: frozenset[str]) -> None:
@@ -110,12 +111,12 @@ class _Turn:
         taken = self.reservation.reclaimed.get(task.key) if self.reservation is not None else None
         if taken:
             fewer = {name: number - taken.get(name, 0) for name, number in have.items()}
-            reason = f"gives up {listed(taken)} beyond its {task.workers.min} workers for {self.head}, which waits"
+            reason = f"gives up {listed(taken)} beyond its minimum of {task.workers.min} for {self.head}, which waits"
             return Decision(task=task.key, allocation=_allocation(fewer), reason=reason)
         if not share.new:
             return Decision(task=task.key, allocation=_allocation(have), reason="runs on")
         more = {name: have.get(name, 0) + share.new.get(name, 0) for name in {**have, **share.new}}
-        reason = f"grows by {listed(share.new)} to {num_workers(more)} workers: free, and nobody waits for them"
+        reason = f"grows by {listed(share.new)} to {of_workers(num_workers(more))}: free, and nobody waits for them"
         return Decision(task=task.key, allocation=_allocation(more), reason=reason)
 
 

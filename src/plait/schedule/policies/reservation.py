@@ -93,7 +93,7 @@ def _reason(
     head: TaskView, cluster: ClusterView, kept: Mapping[str, int], reclaimed: Mapping[TaskKey, Mapping[str, int]]
 ) -> str:
     types = usable_types(head, cluster)
-    free = listed({name: cluster.free.get(name, 0) for name in types}) or "none of these is"
+    free = listed({name: cluster.free.get(name, 0) for name in types}) or "none"
     going = listed({name: cluster.releasing.get(name, 0) for name in types})
     parts = [f"{Share(head).needs()}; {free} free" + (f", {going} being released" if going else "")]
     total = sum(cluster.free.get(name, 0) // head.devices_per_worker(name) for name in types)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from plait.schedule.domain import TaskKey
+from plait.schedule.phrases import of_workers
 from plait.schedule.policy import ClusterView, TaskView
 
 
@@ -99,13 +100,13 @@ class Share:
         requests = self.task.resources.any_of
         names = [f"{r.count} x {r.accelerator}" if r.count > 1 else r.accelerator for r in requests] or ["any type"]
         joined = (" + " if self.task.resources.mix else " or ").join(names)
-        return f"needs {self.task.workers.min} workers of {joined}"
+        return f"needs {of_workers(self.task.workers.min)} of {joined}"
 
     def choice(self, cluster: ClusterView) -> str:
         """Returns why these types and not others."""
         workers, total = self.task.workers, num_workers(self.new)
         wanted = f"{workers.min} to {workers.max} wanted" if workers.min < workers.max else "all that it wants"
-        text = f"{total} workers on {listed(self.new)} ({wanted})"
+        text = f"{of_workers(total)} on {listed(self.new)} ({wanted})"
         types = usable_types(self.task, cluster)
         if len(types) > 1:
             speeds = ", ".join(f"{name} {self.task.speeds.get(name, 0.0):g}" for name in types)
