@@ -2,7 +2,7 @@
 
 import pytest
 
-from plait.schedule.policies import UnknownPolicy, policy, policy_names
+from plait.schedule.policies import UnknownPolicy, policy, policy_names, policy_or_default
 from plait.schedule.policies.fifo_backfill import FifoBackfill
 
 
@@ -20,6 +20,14 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> No
     with pytest.raises(UnknownPolicy) as caught:
         policy(name)
     assert str(caught.value).startswith(f"there is no scheduling policy {name!r}{hint}")
+
+
+def test_work_goes_on_under_the_default_where_a_policy_is_not_installed() -> None:
+    found, notice = policy_or_default("fifo_backfil")
+    assert isinstance(found, FifoBackfill)
+    assert notice is not None
+    assert notice.endswith("did you mean 'fifo_backfill'?; fifo_backfill decides instead")
+    assert policy_or_default("fifo_backfill")[1] is None
 
 
 def test_an_installed_policy_is_found_through_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,29 @@ def test_an_elastic_gang_gives_nothing_up_in_vain(elastic_priority: int, wanted:
     assert scenario.submit("gang", task_of(workers=(wanted, wanted))) == ()
 
 
+@pytest.mark.parametrize("has_stepped", [True, False])
+def test_a_gang_that_is_not_known_to_be_elastic_gives_nothing_up(has_stepped: bool) -> None:
+    scenario = Scenario()
+    scenario.join("n0", "A100", 6)
+    scenario.submit("rigid", task_of(workers=(2, 6)))
+    if has_stepped:
+        scenario.stepped("rigid/train/0", elastic=False)
+    assert scenario.submit("gang", task_of(workers=(1, 1)), priority=9) == ()
+    assert scenario.task("rigid").state in ("starting", "running")
+
+
+def test_a_head_that_finds_no_whole_node_keeps_what_is_free() -> None:
+    scenario = Scenario()
+    for name in ("n0", "n1"):
+        scenario.join(name, "A100", 3)
+    scenario.submit("pairs", task_of(workers=(2, 2), count=2))
+    assert scenario.devices("pairs/train/0") == ["n0/0", "n0/1", "n1/0", "n1/1"]
+    scenario.submit("head", task_of(workers=(1, 1), count=2))
+    scenario.submit("small", task_of())
+    assert "but not enough on one node for each worker; it is first in the queue" in scenario.task("head").reason
+    assert scenario.task("small").state == "waiting"
+
+
 def test_a_drained_node_is_left_by_an_elastic_gang_in_place() -> None:
     scenario = Scenario()
     scenario.join("n0", "A100", 2)
@@ -362,6 +385,12 @@ def test_nodes_that_share_an_address_share_its_ports() -> None:
         scenario.feed(NodeJoined, node=node)
     scenario.submit("j", task_of(workers=(4, 4)))
     assert len({worker.port for worker in _start(scenario).placement.workers}) == 4
+
+
+def test_a_policy_that_is_not_installed_stops_nothing() -> None:
+    scenario = Scenario(cluster=Cluster(policy=PolicyChoice(name="nobody_has_it")))
+    scenario.submit("j", task_of())
+    assert started_attempts(scenario.join("n0", "A100", 1)) == ["j/train/0"]
 
 
 def test_the_cluster_file_may_change_while_jobs_wait() -> None:

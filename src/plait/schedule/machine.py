@@ -29,7 +29,7 @@ from plait.schedule.events import (
     WorkerExited,
     WorkerStarted,
 )
-from plait.schedule.policies import policy as policy_of
+from plait.schedule.policies import policy_or_default
 from plait.schedule.policy import Policy
 from plait.schedule.state import ClusterState, MachineConfig
 from plait.spec.cluster import Cluster
@@ -51,7 +51,8 @@ def apply(state: ClusterState, event: Event, policy: Policy | None = None) -> tu
     Args:
         state: The state before.
         event: What happened.
-        policy: Who decides; None takes the one that the cluster's file names.
+        policy: Who decides; None takes the one that the cluster's file names, or the default where that one is not
+            installed.
     """
     if event.id <= state.last_event_id:
         return state, ()
@@ -60,7 +61,7 @@ def apply(state: ClusterState, event: Event, policy: Policy | None = None) -> tu
     _take(draft, event)
     if _may_move(state, draft.state, event):
         jobs.settle(draft)
-        dispatch(draft, policy or policy_of(draft.state.config.policy.name))
+        dispatch(draft, policy or policy_or_default(draft.state.config.policy.name)[0])
         jobs.settle(draft)
     return draft.state, tuple(draft.commands)
 

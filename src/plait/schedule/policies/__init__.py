@@ -1,5 +1,6 @@
 """Scheduling policies by name: those of Plait, and installed ones through the entry point group ``plait.policies``."""
 
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final, cast
@@ -10,6 +11,7 @@ from plait.words import did_you_mean
 
 GROUP: Final = "plait.policies"
 BUILT_IN: Final = {"fifo_backfill": "plait.schedule.policies.fifo_backfill:FifoBackfill"}
+DEFAULT: Final = "fifo_backfill"
 
 
 class UnknownPolicy(PlaitError):
@@ -37,3 +39,15 @@ def policy(name: str) -> Policy:
     known = policy_names()
     hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
     raise UnknownPolicy(f"there is no scheduling policy {name!r}{hint}")
+
+
+@lru_cache(maxsize=8)  # looked up at each event; policies keep nothing between rounds
+def policy_or_default(name: str) -> tuple[Policy, str | None]:
+    """Returns the policy of this name, or the default one and a sentence that says so where it is not installed.
+
+    Work must go on where a cluster's file names a policy that this installation lacks.
+    """
+    try:
+        return policy(name), None
+    except UnknownPolicy as error:
+        return policy(DEFAULT), f"{error}; {DEFAULT} decides instead"
