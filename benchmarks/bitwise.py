@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGKILL
 
 from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, Worker, clean_end, plait_environment, tails, wait_for
 from report import arguments, finish
@@ -103,9 +104,14 @@ class Runs:
         for name, worker in workers.items():
             if not worker.exited.wait(60.0):
                 raise BenchmarkFailed(f"{name} did not end\n{tails(list(workers.values()))}")
-            end = read(directory / f"{name}.steps").end
+            records = read(directory / f"{name}.steps")
+            end = records.end
             if name == lost:
+                if worker.exit_code != -SIGKILL:
+                    raise BenchmarkFailed(f"{name} was to be killed but ended with {worker.exit_code}")
                 continue
+            if len(records.commits) < 5:
+                raise BenchmarkFailed(f"{name} took part in {len(records.commits)} steps only")
             if end is None or end["step"] != STEPS or worker.exit_code != 0:
                 raise BenchmarkFailed(f"{name} ended with {worker.exit_code}, {end}\n{tails(list(workers.values()))}")
             hashes[name] = str(end["hash"])

@@ -6,6 +6,7 @@ same moment. A block's time runs from the first worker's start to the last worke
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,8 +36,13 @@ class Lane:
         self._control = control
         self._control.accept([worker.name for worker in workers], self.workers)
 
+        self._is_ready = False
+
     def wait_until_ready(self) -> None:
         """Waits until every worker has built its model and its group."""
+        if self._is_ready:
+            return
+        self._is_ready = True
         for worker in self.workers:
             self._control.hear(worker.name, self.workers)
 
@@ -70,9 +76,12 @@ def start_ddp(nursery: Nursery, directory: Path, ports: Ports, world: int, envir
     return Lane("ddp", control, workers)
 
 
+_numbers = count()
+
+
 def start_plait(nursery: Nursery, directory: Path, ports: Ports, world: int, environment: dict[str, str]) -> Lane:
-    """Starts ``world`` members of a Plait session on loopback."""
-    name = f"plait{world}"
+    """Starts ``world`` members of a new Plait session on loopback."""
+    name = f"plait{world}-{next(_numbers)}"
     control = Control(directory, name)
     addresses = {f"w{rank}": f"127.0.0.1:{ports.pair()}" for rank in range(world)}
     workers = []

@@ -12,7 +12,8 @@ CPU quotas of 100, 50 and 25 %; its ideal is the sum of the rates of ranks that 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -163,64 +164,91 @@ def equal_devices(
     return list(zip(rates["plait"], rates["ddp"], strict=True))
 
 
-def sleep_figures(lanes: tuple[Lane, Lane], quick: bool) -> Figures:
-    rounds, steps = (3, 4) if quick else (7, 10)
-    shares = on_sleep_devices(lanes, [4, 2, 1], rounds, steps)
-    print_rates("sleep devices 4:2:1", 3 / 7, shares)
-    figures: Figures = {
-        "plait_over_sum": median(shares["plait"]),
-        "prop_over_sum": median(shares["prop"]),
-        "ddp_over_sum": median(shares["ddp"]),
-        "plait_over_ddp": median(p / d for p, d in zip(shares["plait"], shares["ddp"], strict=True)),
-        "plait_over_prop": median(p / d for p, d in zip(shares["plait"], shares["prop"], strict=True)),
-    }
-    shares = on_sleep_devices(lanes, [4, 4, 1], 2 if quick else 5, steps)
-    print_rates("sleep devices 4:4:1", 3 / 9, shares)
-    figures["straggler_over_sum"] = median(shares["plait"])
-    figures["straggler_prop_over_sum"] = median(shares["prop"])
-    figures["straggler_ddp_over_sum"] = median(shares["ddp"])
-    steps_needed, history = rebalance(lanes[0], 12 if quick else 20)
-    print("\na device of 4:2:1 turns four times slower: samples by device, longest device time over the new ideal")
-    for step, split, ratio in history:
-        print(f"  step {step:4d}  {split!s:16s} {ratio:.3f}")
-    figures["rebalance_steps"] = steps_needed
-    return figures
+class Scene:
+    """Three ranks of DDP for the whole run, and a new Plait session for each scenario."""
 
-
-def quota_share(lanes: tuple[Lane, Lane], quick: bool) -> tuple[float | None, str]:
-    try:
-        with Quotas() as quotas:
-            shares = with_quotas(lanes, quotas, 2 if quick else 7, 0.8 if quick else 3.0)
-            print_rates("CPU quotas 100, 50, 25 % of a core, real compute", None, shares)
-    except QuotaRefused as refusal:
-        return None, str(refusal)
-    return median(shares["plait"]), ""
-
-
-def measure(quick: bool) -> tuple[Figures, dict[str, str]]:
-    reasons: dict[str, str] = {}
-    with clean_end() as directory, Nursery([*TORCH_MODULES, "plait.train.session"]) as nursery:
-        ports = Ports()
+    def __init__(self, nursery: Nursery, directory: Path, quick: bool) -> None:
+        self.nursery = nursery
+        self.directory = directory
+        self.quick = quick
+        self.ports = Ports()
         environment = {"BENCH_MODEL": "images", "BENCH_BATCH": str(GLOBAL_BATCH), "BENCH_MICRO": str(GLOBAL_BATCH)}
-        ddp = start_ddp(nursery, directory, ports, 3, environment | {"BENCH_BATCH": str(GLOBAL_BATCH // 3)})
-        plait = start_plait(nursery, directory, ports, 3, environment)
-        ddp.wait_until_ready()
+        self._environment = environment
+        self.ddp = start_ddp(nursery, directory, self.ports, 3, environment | {"BENCH_BATCH": str(GLOBAL_BATCH // 3)})
+
+    @contextmanager
+    def lanes(self) -> Iterator[tuple[Lane, Lane]]:
+        plait = start_plait(self.nursery, self.directory, self.ports, 3, self._environment)
         plait.wait_until_ready()
-        lanes = (plait, ddp)
-        figures = sleep_figures(lanes, quick)
-        if figures["rebalance_steps"] is None:
-            reasons["rebalance_steps"] = "the split did not come within a tenth of the new ideal"
-        figures["cgroup_over_sum"], why = quota_share(lanes, quick)
-        if why:
-            reasons["cgroup_over_sum"] = why
-        nursery.end(plait.workers + ddp.workers)
-        pairs = equal_devices(nursery, directory, ports, 3 if quick else 10, 4 if quick else 8)
+        self.ddp.wait_until_ready()
+        try:
+            yield plait, self.ddp
+        finally:
+            self.nursery.end(plait.workers)
+
+    def main_figures(self) -> Figures:
+        """4:2:1, and then one of its devices slows down."""
+        with self.lanes() as lanes:
+            rounds, steps = (3, 4) if self.quick else (7, 10)
+            shares = on_sleep_devices(lanes, [4, 2, 1], rounds, steps)
+            print_rates("sleep devices 4:2:1", 3 / 7, shares)
+            steps_needed, history = rebalance(lanes[0], 12 if self.quick else 20)
+        print("\na device of 4:2:1 turns four times slower: samples by device, longest device time over the new ideal")
+        for step, split, ratio in history:
+            print(f"  step {step:4d}  {split!s:16s} {ratio:.3f}")
+        return {
+            "plait_over_sum": median(shares["plait"]),
+            "prop_over_sum": median(shares["prop"]),
+            "ddp_over_sum": median(shares["ddp"]),
+            "plait_over_ddp": median(p / d for p, d in zip(shares["plait"], shares["ddp"], strict=True)),
+            "plait_over_prop": median(p / d for p, d in zip(shares["plait"], shares["prop"], strict=True)),
+            "rebalance_steps": steps_needed,
+        }
+
+    def straggler_figures(self) -> Figures:
+        with self.lanes() as lanes:
+            shares = on_sleep_devices(lanes, [4, 4, 1], *((2, 4) if self.quick else (5, 10)))
+        print_rates("sleep devices 4:4:1", 3 / 9, shares)
+        return {
+            "straggler_over_sum": median(shares["plait"]),
+            "straggler_prop_over_sum": median(shares["prop"]),
+            "straggler_ddp_over_sum": median(shares["ddp"]),
+        }
+
+    def quota_share(self) -> tuple[float | None, str]:
+        """Returns the median under CPU quotas, or why there is none."""
+        try:
+            with self.lanes() as lanes, Quotas() as quotas:
+                shares = with_quotas(lanes, quotas, *((2, 0.8) if self.quick else (7, 3.0)))
+        except QuotaRefused as refusal:
+            return None, str(refusal)
+        print_rates("CPU quotas 100, 50, 25 % of a core, real compute", None, shares)
+        return median(shares["plait"]), ""
+
+    def equal_share(self) -> float:
+        self.nursery.end(self.ddp.workers)
+        rounds, steps = (3, 4) if self.quick else (10, 8)
+        pairs = equal_devices(self.nursery, self.directory, self.ports, rounds, steps)
         ratios = [p / d for p, d in pairs]
         print("\nfour equal ranks, transformer of 1.7 million parameters, real compute")
         print(f"  Plait samples/s              {spread([p for p, _ in pairs])}")
         print(f"  plain DDP samples/s          {spread([d for _, d in pairs])}")
         print(f"  Plait over DDP, by round     {spread(ratios)}")
-        figures["equal_plait_over_ddp"] = median(ratios)
+        return median(ratios)
+
+
+def measure(quick: bool) -> tuple[Figures, dict[str, str]]:
+    reasons: dict[str, str] = {}
+    with clean_end() as directory, Nursery([*TORCH_MODULES, "plait.train.session"]) as nursery:
+        scene = Scene(nursery, directory, quick)
+        figures = scene.main_figures()
+        if figures["rebalance_steps"] is None:
+            reasons["rebalance_steps"] = "the split did not come within a tenth of the new ideal"
+        figures |= scene.straggler_figures()
+        figures["cgroup_over_sum"], why = scene.quota_share()
+        if why:
+            reasons["cgroup_over_sum"] = why
+        figures["equal_plait_over_ddp"] = scene.equal_share()
     return figures, reasons
 
 
