@@ -8,6 +8,7 @@ repeat none, and leaves the gradient as it is. Everything here is pure: all memb
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapify, heapreplace
 from itertools import accumulate
 
@@ -92,6 +93,13 @@ def _sorted_order(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     return order.astype(np.int64, copy=False)
 
 
+@lru_cache(maxsize=16)
+def _ends(global_batch: int, micro_batches: int, total: int) -> tuple[int, ...]:
+    """Returns where each micro-batch ends within a step of ``total`` samples; asked several times a micro-batch."""
+    size, larger = divmod(global_batch, micro_batches)
+    return tuple(min((k + 1) * size + min(k + 1, larger), total) for k in range(micro_batches))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlan:
     """Which samples each micro-batch of each global step holds.
@@ -150,10 +158,8 @@ class DataPlan:
     def _bounds(self, step: int, k: int) -> tuple[int, int]:
         if not 0 <= k < self.micro_batches:
             raise IndexError(f"micro-batch {k} does not exist; a step has {self.micro_batches}, counted from 0")
-        size, larger = divmod(self.global_batch, self.micro_batches)
-        total = self.step_size(step)
-        first = min(k * size + min(k, larger), total)
-        return first, min(first + size + (k < larger), total)
+        ends = _ends(self.global_batch, self.micro_batches, self.step_size(step))
+        return ends[k - 1] if k else 0, ends[k]
 
     def count(self, step: int, k: int) -> int:
         """Returns the number of samples in micro-batch ``k`` of a step; 0 is possible in the last step of an epoch."""
