@@ -1,9 +1,11 @@
 """Durable before applied before acted upon; and what is replayed is what was decided."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +13,15 @@ import pytest
 
 from plait.controller import writer as controller_writer
 from plait.controller.journal import Record, Registration, Submission
-from plait.controller.store import SqliteStore, StoreUnusable
+from plait.controller.store import Entry, SqliteStore, StoreUnusable
 from plait.controller.writer import Proposal, View, Writer, propose_cluster
 from plait.hardware.device import Device, Node
 from plait.schedule.commands import StartTask
 from plait.schedule.events import JobSubmitted, NodeJoined, Tick
+from plait.schedule.state import ClusterState
 from plait.spec.cluster import Cluster, PriceWindow
 from plait.spec.job import Job, Task
+from plait.wire import Codec
 
 
 class Clock:
@@ -37,11 +41,11 @@ class FailingStore(SqliteStore):
         super().__init__(path)
         self.appends_left = appends
 
-    def append(self, records: Sequence[Record], *, durable: bool = True) -> None:
+    def append(self, entries: Sequence[Entry], *, durable: bool = True) -> None:
         self.appends_left -= 1
         if self.appends_left < 0:
             raise StoreUnusable("the disk is full")
-        super().append(records, durable=durable)
+        super().append(entries, durable=durable)
 
 
 @asynccontextmanager
@@ -114,7 +118,7 @@ async def test_many_records_leave_few_to_replay(tmp_path: Path, monkeypatch: pyt
         recovered = reader.recover()
         reader.close()
         assert recovered.snapshot is not None
-        assert len(recovered.records) < 36
+        assert len(recovered.entries) < 36
         again = Writer(SqliteStore(path), Clock())
         assert again.ledger == writer.ledger
 
@@ -174,22 +178,55 @@ async def test_a_clock_set_back_does_not_turn_events_around(tmp_path: Path) -> N
     assert later.now_s() == 1000.0
 
 
-async def test_a_replay_that_would_decide_otherwise_is_refused(tmp_path: Path) -> None:
+async def test_recovery_decides_nothing_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.db"
-    store = SqliteStore(path)
-    writer = Writer(store, Clock())
+    writer = Writer(SqliteStore(path), Clock())
     running = asyncio.create_task(writer.run())
     await writer.put(joined)
-    record = await writer.put(partial(submitted, "digits"))
-    assert record is not None
+    await writer.put(partial(submitted, "digits"))
     running.cancel()
-    command = record.commands[0]
-    assert isinstance(command, StartTask)
-    elsewhere = replace(command, attempt_id="digits-1/train/7")
-    forged = SqliteStore(tmp_path / "forged.db")
-    forged.append([*store.read(0, 1), replace(record, commands=(elsewhere,))])
-    with pytest.raises(StoreUnusable, match=r"record 2 \(job_submitted\) was decided otherwise"):
-        Writer(forged, Clock())
+
+    def decide_otherwise(*_: object) -> None:
+        raise AssertionError("another version of Plait would decide otherwise")
+
+    monkeypatch.setattr(controller_writer, "apply", decide_otherwise)
+    again = Writer(SqliteStore(path), Clock())
+    assert (again.state, again.ledger) == (writer.state, writer.ledger)
+    assert again.ledger.order("digits-1/train/0", "w0") is not None
+
+
+async def test_what_is_decided_is_decided_alike_by_another_process(tmp_path: Path) -> None:
+    """The journal alone, replayed under another hash seed, leads to the same commands and state."""
+    path = tmp_path / "state.db"
+    async with writing(SqliteStore(path)) as writer:
+        await writer.put(joined)
+        await asyncio.gather(*(writer.put(partial(submitted, f"job{number}")) for number in range(4)))
+        state = writer.state
+    for seed in ("1", "2"):
+        told = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", REPLAY, str(path)],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        codec: Codec[ClusterState] = Codec(ClusterState)
+        assert codec.decode(told.stdout) == state
+
+
+REPLAY = """
+import sys
+from pathlib import Path
+from plait.controller.store import SqliteStore
+from plait.schedule.machine import apply, initial
+from plait.schedule.state import ClusterState
+from plait.wire import Codec
+state = initial()
+for record in SqliteStore(Path(sys.argv[1])).read(0, 1000):
+    state, commands = apply(state, record.event)
+    assert tuple(commands) == record.commands
+sys.stdout.buffer.write(Codec(ClusterState).encode(state))
+"""
 
 
 async def test_a_changed_cluster_file_is_written_once(tmp_path: Path) -> None:

@@ -44,8 +44,7 @@ Note = Submission | Registration | Report
 class Record:
     """One line of the journal.
 
-    The commands are kept beside the event, so that what was once decided is carried out as decided, and a replay that
-    would decide otherwise is noticed.
+    The commands are kept beside the event: what was once decided is carried out as it was decided.
     """
 
     event: Annotated[Event, Discriminator("kind")]

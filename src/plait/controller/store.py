@@ -21,7 +21,7 @@ _NOISE: Final = ("tick", "step_reported")
 """Kinds of event that nobody asks for once a snapshot covers them."""
 _SCHEMA: Final = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE journal (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, record BLOB NOT NULL);
+CREATE TABLE journal (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, record BLOB NOT NULL, delta BLOB);
 CREATE TABLE snapshots (id INTEGER PRIMARY KEY, state BLOB NOT NULL, ledger BLOB NOT NULL);
 """
 
@@ -40,11 +40,19 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A record, and what it changed of the scheduler's state, encoded."""
+
+    record: Record
+    delta: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What was found on opening: the newest snapshot, if any, and every record after it in order."""
+    """What was found on opening: the newest snapshot, if any, and every entry after it in order."""
 
     snapshot: Snapshot | None
-    records: tuple[Record, ...]
+    entries: tuple[Entry, ...]
 
 
 class Store(Protocol):
@@ -54,8 +62,8 @@ class Store(Protocol):
         """Returns everything needed to go on where the last writer stopped."""
         ...
 
-    def append(self, records: Sequence[Record], *, durable: bool = True) -> None:
-        """Adds records in one transaction; with ``durable`` it returns only when they survive a power cut."""
+    def append(self, entries: Sequence[Entry], *, durable: bool = True) -> None:
+        """Adds entries in one transaction; with ``durable`` it returns only when they survive a power cut."""
         ...
 
     def save(self, snapshot: Snapshot) -> None:
@@ -99,27 +107,31 @@ class SqliteStore:
             raise StoreUnusable(f"{path}: cannot be used as the controller's database: {error}") from error
 
     def recover(self) -> Recovered:
-        """Returns the newest snapshot and the records after it."""
+        """Returns the newest snapshot and the entries after it."""
         try:
             row = self._database.execute("SELECT id, state, ledger FROM snapshots ORDER BY id DESC LIMIT 1").fetchone()
             snapshot = Snapshot(id=row[0], state=row[1], ledger=row[2]) if row else None
             after = snapshot.id if snapshot else 0
-            rows = self._database.execute(
-                "SELECT id, record FROM journal WHERE id > ? ORDER BY id", (after,)
-            ).fetchall()
+            later = "SELECT id, record, delta FROM journal WHERE id > ? ORDER BY id"
+            rows = self._database.execute(later, (after,)).fetchall()
         except sqlite3.Error as error:
             raise StoreUnusable(f"{self._path}: the controller's database is damaged: {error}") from error
-        return Recovered(snapshot=snapshot, records=tuple(self._decode(rows)))
+        records = self._decode((number, record) for number, record, _ in rows)
+        entries = (Entry(record=record, delta=row[2] or b"") for record, row in zip(records, rows, strict=True))
+        return Recovered(snapshot=snapshot, entries=tuple(entries))
 
-    def append(self, records: Sequence[Record], *, durable: bool = True) -> None:
-        """Adds records in one transaction."""
-        rows = [(record.event.id, record.event.kind, RECORD.encode(record)) for record in records]
+    def append(self, entries: Sequence[Entry], *, durable: bool = True) -> None:
+        """Adds entries in one transaction."""
+        rows = [
+            (entry.record.event.id, entry.record.event.kind, RECORD.encode(entry.record), entry.delta)
+            for entry in entries
+        ]
         try:
             # A later durable commit syncs the whole log, so an undurable one before it is never lost on its own.
             self._database.execute("PRAGMA synchronous = " + ("FULL" if durable else "NORMAL"))
             self._database.execute("BEGIN IMMEDIATE")
             try:
-                self._database.executemany("INSERT INTO journal (id, kind, record) VALUES (?, ?, ?)", rows)
+                self._database.executemany("INSERT INTO journal (id, kind, record, delta) VALUES (?, ?, ?, ?)", rows)
             except sqlite3.Error:
                 self._database.execute("ROLLBACK")
                 raise
@@ -139,6 +151,7 @@ class SqliteStore:
                     f"DELETE FROM journal WHERE id <= ? AND kind IN ({', '.join('?' * len(_NOISE))})",  # noqa: S608
                     (older, *_NOISE),
                 )
+                self._database.execute("UPDATE journal SET delta = NULL WHERE id <= ? AND delta NOTNULL", (older,))
                 self._database.execute(
                     "INSERT OR REPLACE INTO snapshots (id, state, ledger) VALUES (?, ?, ?)",
                     (snapshot.id, snapshot.state, snapshot.ledger),

@@ -5,11 +5,15 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Final, TypeVar
 
+from pydantic import ValidationError
+
+from plait.controller.delta import DELTA, after_delta, delta_between
 from plait.controller.journal import Note, Record
 from plait.controller.ledger import Ledger
-from plait.controller.store import Recovered, Snapshot, Store, StoreUnusable
+from plait.controller.store import Entry, Recovered, Snapshot, Store, StoreUnusable
 from plait.schedule.events import ClusterConfigured, Event, StepReported, Tick
 from plait.schedule.machine import apply, initial, is_same_but_for_time
 from plait.schedule.state import ClusterState
@@ -22,6 +26,7 @@ SNAPSHOT_EVERY: Final = 500
 """Records between two snapshots."""
 TICK_KEPT_S: Final = 60.0
 """A tick that changes nothing is written this often at least, so that the time of day never drifts."""
+T = TypeVar("T")
 _STATE: Codec[ClusterState] = Codec(ClusterState)
 
 
@@ -55,13 +60,13 @@ class Writer:
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         recovered = store.recover()
-        self.state, self.ledger, self.last_id, self._last_at_s = _replay(recovered)
+        self.state, self.ledger, self.last_id, self._last_at_s = _recovered(recovered)
         self._store = store
         self._clock = clock
         self._next_state = self.state
         self._next_ledger = Ledger.load(self.ledger.dump())
         self._next_id = self.last_id + 1
-        self._since_snapshot = len(recovered.records)
+        self._since_snapshot = len(recovered.entries)
         self._queue: asyncio.Queue[tuple[Proposer, asyncio.Future[Record | None]]] = asyncio.Queue()
         self._listeners: list[Callable[[Record], None]] = []
         # SQLite waits for the disk; heartbeats must not.
@@ -104,16 +109,20 @@ class Writer:
 
     async def _write(self, batch: list[tuple[Proposer, "asyncio.Future[Record | None]"]]) -> None:
         outcomes: list[tuple[asyncio.Future[Record | None], Record | None]] = []
+        states = [self._next_state]
         for propose, future in batch:
             try:
-                outcomes.append((future, self._take(propose)))
+                record = self._take(propose)
+                outcomes.append((future, record))
+                if record is not None:
+                    states.append(self._next_state)
             except Exception as error:  # noqa: BLE001 -- whoever proposed it hears of it; the next one has its turn
                 log.debug("a proposal was refused: %s", error)
                 _settle(future, error)
         records = [record for _, record in outcomes if record is not None]
         if records:
             try:
-                await self._append(records)
+                await self._append(records, states)
             except StoreUnusable as error:
                 for future, _ in outcomes:
                     _settle(future, error)
@@ -124,10 +133,17 @@ class Writer:
             self._since_snapshot = 0
             await self._save()
 
-    async def _append(self, records: list[Record]) -> None:
+    async def _append(self, records: list[Record], states: list[ClusterState]) -> None:
+        """Writes records; ``states`` are those before the first, between, and after the last."""
         is_weighty = any(record.commands or not isinstance(record.event, StepReported | Tick) for record in records)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, lambda: self._store.append(records, durable=is_weighty))
+
+        def append() -> None:  # states never change, so they can be compared and encoded beside the event loop
+            deltas = (DELTA.encode(delta_between(*step)) for step in pairwise(states))
+            entries = [Entry(record=record, delta=delta) for record, delta in zip(records, deltas, strict=True)]
+            self._store.append(entries, durable=is_weighty)
+
+        await loop.run_in_executor(self._thread, append)
         self.state = self._next_state
         self.last_id = records[-1].event.id
         self._since_snapshot += len(records)
@@ -183,23 +199,26 @@ def _is_idle(before: ClusterState, after: ClusterState) -> bool:
     return is_same_but_for_time(before, after)
 
 
-def _replay(recovered: Recovered) -> tuple[ClusterState, Ledger, int, float]:
-    state, ledger, last_id, at_s = initial(), Ledger(), 0, 0.0
+def _recovered(recovered: Recovered) -> tuple[ClusterState, Ledger, int, float]:
+    state, ledger, last_id = initial(), Ledger(), 0
     if recovered.snapshot is not None:
-        state = _STATE.decode(recovered.snapshot.state)
-        at_s = state.now_s
+        state = _decoded(_STATE, recovered.snapshot.state, f"snapshot {recovered.snapshot.id}")
         ledger = Ledger.load(recovered.snapshot.ledger)
         last_id = recovered.snapshot.id
-    for record in recovered.records:
-        state, commands = apply(state, record.event)
-        if tuple(commands) != record.commands:
-            raise StoreUnusable(
-                f"record {record.event.id} ({record.event.kind}) was decided otherwise when it was written; "
-                "the database is of another version of Plait or damaged"
-            )
-        ledger.apply(record)
-        last_id, at_s = record.event.id, record.event.at_s
-    return state, ledger, last_id, at_s
+    for entry in recovered.entries:
+        last_id = entry.record.event.id
+        state = after_delta(state, _decoded(DELTA, entry.delta, f"record {last_id}"))
+        ledger.apply(entry.record)
+    return state, ledger, last_id, state.now_s
+
+
+def _decoded(codec: Codec[T], data: bytes, what: str) -> T:
+    try:
+        return codec.decode(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "its start"
+        raise StoreUnusable(f"{what} of the database cannot be read at {place}: {first['msg']}") from error
 
 
 def _settle(future: "asyncio.Future[Record | None]", outcome: Record | Exception | None) -> None:
