@@ -1,5 +1,6 @@
 """From an order of the ledger to the message that an agent gets: command, directories, environment."""
 
+import hmac
 from pathlib import Path
 
 from plait.agent.messages import StartWorker
@@ -27,8 +28,12 @@ def log_directory(state_directory: Path, attempt_id: str) -> Path:
     return job_directory(state_directory, job_id) / "logs" / task / number
 
 
-def start_message(order: Order, job: Job, ledger: Ledger, state_directory: Path) -> StartWorker:
-    """Returns the message that starts this worker."""
+def start_message(order: Order, job: Job, ledger: Ledger, state_directory: Path, token: bytes = b"") -> StartWorker:
+    """Returns the message that starts this worker.
+
+    The word by which the workers of an attempt know one another follows from the controller's token, so it is the same
+    after a restart and never written down.
+    """
     task = job.task(order.task.task)
     submission = ledger.submissions.get(order.task.job_id)
     submitted_from = Path(submission.directory if submission else state_directory)
@@ -38,7 +43,10 @@ def start_message(order: Order, job: Job, ledger: Ledger, state_directory: Path)
         rank=order.worker.rank,
         command=task.command,
         working_directory=str(submitted_from / (task.working_directory or "")),
-        environment=tuple(worker_environment(order, job, ledger, state_directory).items()),
+        environment=(
+            *worker_environment(order, job, ledger, state_directory).items(),
+            ("PLAIT_SECRET", hmac.new(token, order.attempt_id.encode(), "sha256").hexdigest()),
+        ),
         device_ids=order.worker.device_ids,
         log_directory=str(log_directory(state_directory, order.attempt_id)),
     )

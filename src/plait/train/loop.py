@@ -56,7 +56,11 @@ class ShareLoader:
             np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' data sets draw from
             samples += [self._dataset[int(index)] for index in plan.indices(step, k)]
         batch = _to_device(self._collate(samples), self._device)
-        torch.manual_seed(_seed_of(self._engine, step, ks[0]))
+        seed = _seed_of(self._engine, step, ks[0])
+        if self._device.type == "cpu":  # torch.manual_seed seeds all kinds of devices and is slow where none is there
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
         return batch
 
 

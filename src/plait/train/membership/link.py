@@ -1,7 +1,6 @@
 """The worker's end of its warden: asks it, hears it, never waits for it longer than it must."""
 
 import base64
-import json
 import os
 import secrets
 import select
@@ -52,10 +51,11 @@ class WardenLink:
         self._secret = config.secret
         self._socket, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
-        argv = [sys.executable, "-m", "plait.train.membership.warden", str(theirs.fileno()), json.dumps(asdict(config))]
+        argv = [sys.executable, "-m", "plait.train.membership.warden", str(theirs.fileno())]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("COV_")}
         self.process = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment)
         theirs.close()
+        self._socket.sendall(frame(asdict(config)))
         self._socket.setblocking(False)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from plait.train.membership import protocol as p
 from plait.train.membership import speech as s
-from plait.train.membership.frames import FrameBuffer, frame, from_wire, to_wire
+from plait.train.membership.frames import HEADER_BYTES, FrameBuffer, frame, from_wire, to_wire
 
 TICK_S = 0.04
 DIAL_AGAIN_S = 0.1
@@ -356,15 +356,21 @@ _WORKER_EVENTS: dict[str, Any] = {
 }
 
 
+def _first_frame(channel: socket.socket) -> Any:
+    """Reads the configuration: it holds a secret, which a command line would show to everybody on the node."""
+    header = channel.recv(HEADER_BYTES, socket.MSG_WAITALL)
+    return json.loads(channel.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL))
+
+
 def main() -> None:
     """Runs the warden of the worker that started this process."""
-    config = WardenConfig(**json.loads(sys.argv[2]))
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    config = WardenConfig(**_first_frame(channel))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != config.worker_pid:
         return
     for number in (signal.SIGINT, signal.SIGTERM):  # the worker decides when both end
         signal.signal(number, signal.SIG_IGN)
-    channel = socket.socket(fileno=int(sys.argv[1]))
     channel.setblocking(False)
     asyncio.run(Warden(config, channel).run())
     os._exit(0)
