@@ -23,6 +23,7 @@ from plait.train.collectives.exchange import Exchange, FixedExchange, SumExchang
 from plait.train.collectives.layout import FlatLayout
 from plait.train.ddp import layout_of, local_device, wrapped_alone
 from plait.train.engine import EngineConfig, StepEngine
+from plait.train.exits import exit_codes
 from plait.train.faults import FaultInjector
 from plait.train.loop import CommittingOptimizer, GlobalStep, ShareLoader
 from plait.train.membership.link import WardenLink
@@ -111,7 +112,7 @@ def session(
     job = job_from_environment()
     if job is not None:
         settings = from_job(settings, job)
-    with Session(settings, place_from_environment()) as opened:
+    with exit_codes(), Session(settings, place_from_environment()) as opened:
         try:
             yield opened
         except Left:

@@ -1,0 +1,38 @@
+"""How a worker's process tells its agent what ended it: by exit codes that failure rules can act on."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import torch
+
+from plait.errors import MembershipLost
+
+EXIT_OOM = 75
+EXIT_NETWORK = 76
+
+logger = logging.getLogger("plait")
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turns what is nobody's mistake into its exit code, where an agent reads it; elsewhere errors stay what they are.
+
+    Raises:
+        SystemExit: 75 where memory ran out, 76 where the group went on without this worker.
+    """
+    try:
+        yield
+    except MembershipLost as error:
+        _end(error, EXIT_NETWORK)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        _end(error, EXIT_OOM)
+
+
+def _end(error: Exception, code: int) -> NoReturn:
+    if "PLAIT_AGENT" not in os.environ:
+        raise error
+    logger.error("%s: exit code %d", error or type(error).__name__, code, exc_info=error)
+    raise SystemExit(code) from error
