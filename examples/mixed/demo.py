@@ -5,7 +5,6 @@ a device was survived.
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -55,9 +54,7 @@ def run_job(state: Path, limit_s: float) -> int:
     """Runs ``plait run`` with its own controller state and returns its exit code."""
     command = [sys.executable, "-m", "plait.cli.main", "run", str(HERE / "job.yaml")]
     command += ["--cluster", str(HERE / "cluster.yaml"), "--state", str(state)]
-    # The job's `python` is the one that runs this.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PATH": path})
+    process = subprocess.Popen(command, cwd=ROOT)
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The examples as programs: alone, and as two processes in torchrun's environment."""
+"""The examples as programs: alone, as two processes in torchrun's environment, and as a job of Plait."""
 
 import os
 import re
@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from plait.monitor.timeline import read_timeline
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 100
 
 
 def environment(**more: str) -> dict[str, str]:
     """The environment without variables of a job that may surround the tests; one thread a process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PLAIT_", "TORCHELASTIC_"))}
+    ours = ("PLAIT_", "TORCHELASTIC_", "GLOO_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"):
         kept.pop(name, None)
-    return {**kept, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+    return {**kept, "OMP_NUM_THREADS": "1", **more}
 
 
 def run_alone(*command: str) -> str:
@@ -50,6 +53,7 @@ def run_as_two(script: str) -> str:
                 MASTER_PORT=str(port),
                 TORCHELASTIC_RESTART_COUNT="0",
                 TORCHELASTIC_RUN_ID="example",
+                GLOO_SOCKET_IFNAME="lo",
             ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -109,3 +113,28 @@ def test_the_language_model_learns_alone() -> None:
     losses = [float(loss) for loss in re.findall(r"held-out loss .*: ([0-9.]+) nats", text)]
     assert len(losses) == 2, text
     assert losses[1] < losses[0] - 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_digits_are_learnt_by_a_job_on_unequal_devices(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'plait[dev]'")
+    command = [sys.executable, "-m", "plait.cli.main", "run", "examples/digits/job.yaml"]
+    command += ["--cluster", "examples/mixed/cluster.yaml", "--state", str(tmp_path / "state")]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            told, _ = process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it takes its controller, agents and workers down with it
+            raise
+    assert process.returncode == 0, told
+    (run_dir,) = (tmp_path / "state" / "jobs").glob("*/run")
+    steps = read_timeline(run_dir).steps
+    assert [row.samples for row in steps] == [100] * 120
+    assert {part.accelerator_type for row in steps for part in row.members} == {"A100", "V100"}
+    logs = "".join(log.read_text(encoding="utf-8") for log in (tmp_path / "state" / "jobs").rglob("w*.log"))
+    found = re.search(r"120 steps, ([0-9.]+)% of the test digits right", logs)
+    assert found is not None, logs
+    assert float(found[1]) >= 95
