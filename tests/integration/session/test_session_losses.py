@@ -1,0 +1,93 @@
+"""Real workers, some of which die or freeze: the others go on together, and the numbers are those of one process."""
+
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.session.conftest import Fleet
+
+STEPS = 15
+
+
+def check_survivors(results: Sequence[dict[str, Any]], reference: dict[str, Any], world: Sequence[str]) -> None:
+    """All are done, alike, and have seen the losses of one process: no sample was lost, none counted twice."""
+    for found in results:
+        assert found["step"] == STEPS
+        assert found["world"] == list(world)
+        assert found["weights"] == results[0]["weights"]
+        assert [row["step"] for row in found["steps"]] == list(range(STEPS))
+        losses = [row["loss"] for row in found["steps"]]
+        assert losses == pytest.approx([row["loss"] for row in reference["steps"]], rel=1e-6, abs=1e-6)
+        assert all(sum(row["work"].values()) >= 1 for row in found["steps"])
+
+
+@pytest.mark.parametrize("point", ["start", "compute", "exchange", "commit"])
+@pytest.mark.parametrize("victim", ["w0", "w2"])
+def test_a_killed_member_leaves_the_numbers_as_they_are(
+    fleet_of: Callable[..., "Fleet"], alone: Callable[..., dict[str, Any]], victim: str, point: str
+) -> None:
+    fleet = fleet_of(steps=STEPS)
+    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS=f"kill {victim}@6:{point}")
+    survivors = [m for m in ("w0", "w1", "w2") if m != victim]
+    results = fleet.results(*survivors)
+    assert fleet.workers[victim].code == -signal.SIGKILL
+    check_survivors(results, alone(steps=STEPS), survivors)
+    change = fleet.rows(survivors[0], "membership")[-1]
+    assert change["lost"] == [victim]
+    assert change["gap_s"] is not None
+    assert victim in change["reason"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "lost"),
+    [
+        ("kill w1@5; kill w2@8:exchange", ["w1", "w2"]),
+        ("kill w1@5:exchange; kill w2@5:compute", ["w1", "w2"]),
+        ("kill w0@4:commit; kill w1@9:start", ["w0", "w1"]),
+        ("kill w0@6:exchange; kill w1@7:exchange; kill w2@7:commit", ["w0", "w1", "w2"]),
+    ],
+)
+def test_losses_in_a_row(
+    fleet_of: Callable[..., "Fleet"], alone: Callable[..., dict[str, Any]], faults: str, lost: list[str]
+) -> None:
+    fleet = fleet_of(steps=STEPS)
+    everybody = ["w0", "w1", "w2", "w3"]
+    fleet.start(everybody, PLAIT_FAULTS=faults)
+    survivors = [m for m in everybody if m not in lost]
+    results = fleet.results(*survivors)
+    check_survivors(results, alone(steps=STEPS), survivors)
+    changes = fleet.rows(survivors[0], "membership")
+    assert {m for change in changes for m in change["lost"]} == set(lost)
+
+
+@pytest.mark.parametrize("victim", ["w0", "w1"])
+def test_a_frozen_member_is_given_up_and_killed(
+    fleet_of: Callable[..., "Fleet"], alone: Callable[..., dict[str, Any]], victim: str
+) -> None:
+    fleet = fleet_of(steps=STEPS, timeout_s=2.0)
+    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS=f"freeze {victim}@5:exchange")
+    survivors = [m for m in ("w0", "w1", "w2") if m != victim]
+    results = fleet.results(*survivors)
+    assert fleet.workers[victim].code == -signal.SIGKILL  # by its own warden, so that nobody need doubt its end
+    check_survivors(results, alone(steps=STEPS), survivors)
+
+
+@pytest.mark.parametrize("max_fused", [1, 2])
+def test_a_kill_between_the_chunks_of_a_share(
+    fleet_of: Callable[..., "Fleet"], alone: Callable[..., dict[str, Any]], max_fused: int
+) -> None:
+    fleet = fleet_of(steps=STEPS, max_fused=max_fused)
+    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS="kill w1@6:compute")
+    check_survivors(fleet.results("w0", "w2"), alone(steps=STEPS), ["w0", "w2"])
+
+
+def test_an_error_in_one_member_ends_that_one_alone(fleet_of: Callable[..., "Fleet"]) -> None:
+    fleet = fleet_of(steps=STEPS)
+    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS="error w1@3; exit w2@7")
+    (found,) = fleet.results("w0")
+    assert found["step"] == STEPS
+    assert fleet.codes() == {"w0": 0, "w1": 1, "w2": 77}
+    assert "RuntimeError: injected at step 3" in fleet.log("w1")

@@ -1,0 +1,194 @@
+"""The workers of the session tests, and the process that starts them quickly.
+
+``python worker.py`` is the nursery: it imports PyTorch once and forks a worker for each line that it is sent. A worker
+runs the scenario that it is given, a plain loop over ``plait.session``, and writes down what it saw.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # what the first optimizer step would import in each worker anew
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import plait
+from plait.spec.job import DevicePrecision, PrecisionPlan
+from plait.train.observers import StepFacts
+from plait.train.session import Session
+
+_PR_SET_PDEATHSIG = 1
+_TYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+class Samples(Dataset[tuple[Tensor, Tensor, int]]):
+    """Sample ``i`` is the same in every process, and carries its number."""
+
+    def __init__(self, num: int, dtype: torch.dtype) -> None:
+        source = torch.Generator().manual_seed(11)
+        self.x = torch.randn(num, 6, generator=source, dtype=torch.float64).to(dtype)
+        self.y = (self.x[:, :1] * 2 - self.x[:, 1:2] * self.x[:, 2:3] + 0.5).to(dtype)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, int]:
+        return self.x[index], self.y[index], index
+
+
+def model_of(kind: str, seed: int) -> nn.Module:
+    """Each member starts from weights of its own; the group must go on from the first member's."""
+    torch.manual_seed(seed)
+    layers: dict[str, list[nn.Module]] = {
+        "plain": [nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)],
+        "wider": [nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 1)],
+        "normed": [nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)],
+        "random": [nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1)],
+    }
+    return nn.Sequential(*layers[kind])
+
+
+def digest(tensors: list[Tensor]) -> str:
+    return hashlib.sha256(b"".join(t.detach().cpu().numpy().tobytes() for t in tensors)).hexdigest()
+
+
+class Book:
+    """What one worker saw, written down at the end."""
+
+    def __init__(self, run: Session, optimizer: torch.optim.Optimizer, expects: set[str]) -> None:
+        self.run = run
+        self.optimizer = optimizer
+        self.expects = expects
+        self.steps: list[dict[str, Any]] = []
+        self.batches: list[tuple[int, list[int]]] = []
+        self.norms: list[float] = []
+        self.is_complete = not expects
+        run.on_commit(self.on_commit)
+
+    def on_commit(self, facts: StepFacts) -> None:
+        work = {name: vote.micro_batches for name, vote in facts.members}
+        self.is_complete = self.is_complete or self.expects <= {name for name, num in work.items() if num}
+        self.steps.append(
+            {"step": facts.step, "loss": facts.loss, "work": work, "rate": self.optimizer.param_groups[0]["lr"]}
+        )
+
+    def write(self, path: Path, model: nn.Module) -> None:
+        found = {
+            "step": self.run.step,
+            "world": list(self.run.world),
+            "weights": digest(list(model.parameters())),
+            "buffers": {name: b.double().reshape(-1).tolist() for name, b in model.named_buffers()},
+            "values": [p.detach().double().reshape(-1).tolist() for p in model.parameters()],
+            "steps": self.steps,
+            "batches": self.batches,
+            "norms": self.norms,
+        }
+        path.write_text(json.dumps(found))
+
+
+def precision_of(told: dict[str, Any]) -> PrecisionPlan:
+    own = tuple(DevicePrecision(accelerator_type=name, precision=kind) for name, kind in told.get("own", {}).items())
+    return PrecisionPlan(global_precision=told.get("all", "fp32"), device_specific=own, reduce=told.get("reduce", "fp32"))
+
+
+def work(told: dict[str, Any]) -> None:
+    """Runs one scenario in this process."""
+    torch.set_num_threads(1)
+    me = os.environ.get("PLAIT_MEMBER", f"w{os.environ.get('RANK', '0')}")
+    dtype = _TYPES[told.get("dtype", "fp64")]
+    model = model_of(told.get("models", {}).get(me, told.get("model", "plain")), int(me[1:])).to(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5) if told.get("schedules") else None
+    with plait.session(
+        global_batch_size=24,
+        micro_batches=12,
+        bitwise=told.get("bitwise", False),
+        precision=precision_of(told.get("precision", {})),
+        heartbeat_timeout_s=told.get("timeout_s", 6.0),
+        max_fused=told.get("max_fused"),
+    ) as run:
+        if "save" in told:
+            run.save_every(told.get("save_interval_s", 1000.0), told["save"])
+        samples = Samples(told.get("samples", 100), dtype)
+        wrapped, closing, loader = run.prepare(
+            model,
+            optimizer,
+            samples,
+            steps=told.get("steps", 15),
+            scheduler=scheduler,
+            clip_grad_norm=told.get("clip"),
+        )
+        book = Book(run, optimizer, set(told.get("expects", ())))
+        run.before_step(lambda: book.norms.append(float(nn.utils.get_total_norm([p.grad for p in model.parameters()]))))
+        leaves_at = told.get("leaves", {}).get(me)
+        for x, y, numbers in loader:
+            book.batches.append((run.step, numbers.tolist()))
+            if not book.is_complete and run.step + told["patient_steps"] >= run.total_steps:
+                time.sleep(0.3)  # the run goes slowly towards its end until those who are to come have come
+            loss = (wrapped(x) - y).square().mean()
+            run.record(loss=loss)
+            loss.backward()
+            closing.step()
+            closing.zero_grad()
+            if run.step == leaves_at:
+                break
+    book.write(Path(os.environ["PLAIT_RUN_DIR"]) / f"{run.member}.json", model)
+
+
+def live(order: dict[str, Any]) -> int:
+    """A forked worker: takes its place, works, returns its exit code."""
+    os.environ.update(order["environment"])
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        work(order["scenario"])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def nurse() -> None:
+    """Forks a worker a line; answers with its process number, or with the exit codes that are asked for."""
+    children: dict[int, int | None] = {}
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            for pid in order["wait"]:
+                if children[pid] is None:
+                    found, status = os.waitpid(pid, os.WNOHANG)
+                    children[pid] = os.waitstatus_to_exitcode(status) if found else None
+            answer: Any = [children[pid] for pid in order["wait"]]
+        else:
+            parent = os.getpid()
+            answer = os.fork()
+            if answer == 0:
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(1)
+                code = live(order)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+            children[answer] = None
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        work(json.loads(sys.argv[1]))
+    else:
+        nurse()
