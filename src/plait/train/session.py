@@ -260,10 +260,10 @@ class Session:
 
         ::
 
-        for step in run.steps():
-            for batch in step:
-                step.backward(loss_of(model, batch))
-            step.commit()
+            for step in run.steps():
+                for batch in step:
+                    step.backward(loss_of(model, batch))
+                step.commit()
         """
         engine = self._prepared
         assert self._loader is not None
