@@ -1,6 +1,6 @@
 """Frozen dataclasses to JSON and back, by their type hints; used by the store, the API and the agents' messages."""
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -13,7 +13,7 @@ class Codec(Generic[T]):
     Unions are told apart by a ``kind: Literal[...]`` field of each member.
     """
 
-    def __init__(self, form: object) -> None:
+    def __init__(self, form: Any) -> None:
         self._adapter: TypeAdapter[T] = TypeAdapter(form)
 
     def encode(self, value: T) -> bytes:

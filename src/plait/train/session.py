@@ -288,8 +288,10 @@ class Session:
         batch_norm: Literal["ghost", "keep"] = "ghost",
         clip_grad_norm: float | None = None,
         find_unused_parameters: bool = False,
-    ) -> tuple[nn.Module, torch.optim.Optimizer, "ShareLoader"]:
+    ) -> tuple[Any, Any, "ShareLoader"]:
         """Joins the group with this model; returns model, optimizer and loader for a plain loop.
+
+        Model and optimizer come back wrapped, to be used under their old names.
 
         Args:
             model: Any module; it is moved to this member's device. All members start from the first member's weights.
