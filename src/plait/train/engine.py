@@ -177,9 +177,12 @@ class StepEngine:
 
     def _start_chunk(self, count: int, *, is_last: bool) -> None:
         expected = self.config.plan.step_size(self.step)
-        scale = self.replica.scale.scale if self.replica.uses_scale and self.config.scales_backward else 1.0
         group = self.standing.group if is_last and not self.standing.must_stop() else None
-        self.exchange.begin_chunk(count / expected / scale, is_last=is_last, group=group)
+        self.exchange.begin_chunk(count / expected / self._backward_scale(), is_last=is_last, group=group)
+
+    def _backward_scale(self) -> float:
+        """What this device's gradients come multiplied by."""
+        return self.replica.scale.scale if self.replica.uses_scale and self.config.scales_backward else 1.0
 
     def record(self, loss: float) -> None:
         """Adds a chunk's mean loss to what the step reports."""
@@ -216,7 +219,7 @@ class StepEngine:
         if self.replica.adascale is None:
             return
         count = self._chunk_count()
-        squares = group_squares(self.replica.optimizer.param_groups) * count
+        squares = group_squares(self.replica.optimizer.param_groups) * (count / self._backward_scale() ** 2)
         row = torch.cat([squares, torch.tensor([1.0, float(count)], dtype=torch.float64)])
         self.extras.squares = row if self.extras.squares is None else self.extras.squares + row
 

@@ -117,6 +117,7 @@ def session(
             yield opened
         except Left:
             logger.info("%s has left the group", opened.member)
+            opened._save_if_due(force=True)  # noqa: SLF001 - if all leave, this is where the run goes on later
             raise SystemExit(0) from None
 
 
