@@ -35,7 +35,7 @@ MEMBERS = 4
 GLOBAL_BATCH = 96
 MICRO_BATCHES = 24
 STEP_S = 0.1
-STEPS = 44
+STEPS = 40
 RECOVERY_DEADLINE_S = 30.0
 POINTS = ("instant", "compute", "instant", "exchange", "commit")
 """Where the fault comes: at a random instant from outside, or at a point of the step from within the victim."""
@@ -221,7 +221,7 @@ def _go_through(trial: Trial, outcome: Outcome, seed: int) -> None:
     trial.require(outcome.delay is not None, "the survivors did not commit a new step")
     assert outcome.delay is not None
     resumed = outcome.delay.new_step
-    wait_for(lambda: min(record.last_step for record in trial.records(survivors)) >= resumed + 4, 10.0)
+    wait_for(lambda: min(record.last_step for record in trial.records(survivors)) >= resumed + 3, 10.0)
     trial.mend()
     spawned_at_s = time.monotonic()
     joiner = trial.join(seed)
