@@ -79,3 +79,12 @@ def test_the_readme_leads_to_every_guide() -> None:
         linked = {link.partition("#")[0] for link in links_of((ROOT / name).read_text(encoding="utf-8"))}
         missing = {f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md")} - linked
         assert not missing, f"{name} does not lead to {sorted(missing)}"
+
+
+def test_both_readmes_have_the_same_parts() -> None:
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+    for pattern in (r"^#+ ", r"^\|", r"^- ", r"^```\w*$", r"<!-- figures -->"):
+        counts = [len(re.findall(pattern, text, re.MULTILINE)) for text in (english, chinese)]
+        assert counts[0] == counts[1], f"{pattern}: {counts[0]} in English, {counts[1]} in Chinese"
+    others = {"README.md", "README.zh.md"}
+    assert set(links_of(english)) - others == set(links_of(chinese)) - others
