@@ -71,7 +71,7 @@ def main() -> None:
     torch.manual_seed(0)
     digits = read_digits()
     net = conv_net()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=options.learning_rate)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(net.parameters(), lr=options.learning_rate)
     with plait.session(global_batch_size=100, micro_batches=10, seed=0) as run:
         model, optimizer, loader = run.prepare(net, optimizer, digits.training, epochs=options.epochs)
         for images, labels in loader:

@@ -134,7 +134,9 @@ def main() -> None:
     dataset = Windows(corpus.training, options.context)
     held_out = Windows(corpus.held_out, options.context)
     language_model = ByteTransformer(options.context, options.width, options.layers)
-    optimizer = torch.optim.AdamW(language_model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95))
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+        language_model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95)
+    )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, options.learning_rate, total_steps=options.steps, pct_start=0.1
     )
