@@ -16,6 +16,9 @@ from plait.train.split import Cost, Split, best_split, step_s
 LEAST_GAIN_RATIO = 0.01
 """A new split must shorten the step by at least this, or by twice the noise of the measurements."""
 
+MOST_GAIN_RATIO = 0.1
+"""However noisy the steps are, so much is reason enough: else an early guess on a busy machine would stay for ever."""
+
 EARLY_GAIN_RATIO = 0.05
 """What it must gain while some member has run fewer than ``SETTLED_STEPS`` steps."""
 
@@ -205,7 +208,7 @@ def _least_gain(state: BalancerState, split: Split) -> float:
         return 2.0
     if any(pace.num_observed < SETTLED_STEPS for pace in paces):
         return EARLY_GAIN_RATIO
-    return max(LEAST_GAIN_RATIO, 2.0 * max(pace.noise_ratio for pace in paces))
+    return max(LEAST_GAIN_RATIO, min(MOST_GAIN_RATIO, 2.0 * max(pace.noise_ratio for pace in paces)))
 
 
 def _trials(
