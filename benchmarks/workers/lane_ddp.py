@@ -34,7 +34,7 @@ def main() -> None:
             feed = iter(DataLoader(dataset, batch_sampler=sampler))
         # The mean over the global batch: DDP averages over ranks, so each rank's sum is scaled by world / global.
         scale = 1.0 if alone else batch_size * world / int(order["global_batch"])
-        start_s = time.monotonic()
+        start_s, cpu_s = time.monotonic(), time.process_time()
         steps = 0
         while steps < order["steps"] if "steps" in order else time.monotonic() < start_s + order["seconds"]:
             x, y = next(feed)
@@ -43,7 +43,13 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             steps += 1
-        orders.answer(start_s=start_s, end_s=time.monotonic(), steps=steps, samples=steps * batch_size)
+        orders.answer(
+            start_s=start_s,
+            end_s=time.monotonic(),
+            cpu_s=time.process_time() - cpu_s,
+            steps=steps,
+            samples=steps * batch_size,
+        )
     dist.destroy_process_group()
 
 

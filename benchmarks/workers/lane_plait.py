@@ -16,6 +16,7 @@ class Block:
     def __init__(self, order: dict[str, Any], first_step: int) -> None:
         self.end_step = first_step + int(order["steps"])
         self.start_s = time.monotonic()
+        self.cpu_s = time.process_time()
         self.samples: dict[int, int] = {}
 
 
@@ -41,7 +42,12 @@ def main() -> None:
             optimizer.zero_grad()
             if run.step < block.end_step:
                 continue
-            orders.answer(start_s=block.start_s, end_s=time.monotonic(), samples=block.samples)
+            orders.answer(
+                start_s=block.start_s,
+                end_s=time.monotonic(),
+                cpu_s=time.process_time() - block.cpu_s,
+                samples=block.samples,
+            )
             order = orders.next()
             if order is None:
                 break
