@@ -69,7 +69,8 @@ def worker_environment(
     environment["PLAIT_AGENT"] = str(socket_path)
     environment[MARK] = mark
     if interface is not None:
-        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+        # A name that the agent was started with is one of another network; only the job's own word counts.
+        environment["GLOO_SOCKET_IFNAME"] = dict(order.environment).get("GLOO_SOCKET_IFNAME", interface)
     variable = dict(node.labels).get(VISIBLE_DEVICES_LABEL)
     if variable and order.device_ids:
         environment.setdefault(variable, visible_devices(node, order))

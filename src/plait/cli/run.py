@@ -46,6 +46,7 @@ def run(
     with PrivateController(state=state, cluster=cluster) as private:
         client = connect(private.state)
         _await_nodes(private, client, description)
+        _refuse_impossible(client, job)
         result, code = _submit_and_follow(client, job, as_json, private)
     _part(private, result, keep, as_json)
     return code
@@ -63,6 +64,18 @@ def _await_nodes(private: "PrivateController", client: "ControllerClient", clust
             return False
 
     private.wait_until(has_nodes)
+
+
+def _refuse_impossible(client: "ControllerClient", job: "Job") -> None:
+    """A private cluster has all its nodes from the start: what it cannot hold now would wait for ever."""
+    from plait.errors import PlacementImpossible
+
+    for task in client.plan(job)["tasks"]:
+        if task["is_impossible"]:
+            why = "; ".join(task["reasons"]).removesuffix("; waits for more devices")
+            raise PlacementImpossible(
+                f"task {task['task']} is {why}; name the nodes with --cluster, or submit to a controller that has them"
+            )
 
 
 def _submit_and_follow(

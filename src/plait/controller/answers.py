@@ -161,6 +161,7 @@ class PlannedTask(TypedDict):
 
     task: str
     starts_now: bool
+    is_impossible: bool
     after: list[str]
     workers: list[WorkerAnswer]
     reasons: list[str]

@@ -27,6 +27,7 @@ def _planned(task: PreviewedTask) -> PlannedTask:
     return PlannedTask(
         task=task.task,
         starts_now=task.placement is not None and not task.after,
+        is_impossible=task.is_impossible,
         after=list(task.after),
         workers=[worker_answer(worker, "planned") for worker in workers],
         reasons=list(task.reasons),

@@ -21,12 +21,14 @@ class PreviewedTask:
         after: Tasks of the job that have to succeed first; empty where it would start at once.
         placement: Its workers, as if the rest of the cluster stayed as it is; None where it would wait.
         reasons: Why there, or why it would wait; also what its devices lack.
+        is_impossible: Whether the nodes there are could never hold it.
     """
 
     task: str
     after: tuple[str, ...]
     placement: Placement | None
     reasons: tuple[str, ...]
+    is_impossible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,9 @@ def _told(record: JobRecord, task: str, start: StartTask | None, at_once: frozen
     after = () if task in at_once else record.job.task(task).needs
     if start is None:
         reason = record.tasks[task].reason or record.reason
-        return PreviewedTask(task=task, after=after, placement=None, reasons=(reason,) if reason else ())
+        reasons = (reason,) if reason else ()
+        never = record.tasks[task].is_impossible
+        return PreviewedTask(task=task, after=after, placement=None, reasons=reasons, is_impossible=never)
     types = {worker.accelerator_type for worker in start.placement.workers}
     reasons = (*start.placement.reasons, *precision_reasons(record.job, types))
     return PreviewedTask(task=task, after=after, placement=start.placement, reasons=reasons)

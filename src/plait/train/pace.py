@@ -187,4 +187,7 @@ def _fixed_ratio(points: tuple[Point, ...], noise_ratio: float, old_ratio: float
     slope_s = (high.seconds - low.seconds) / spread
     fixed_s = high.seconds - slope_s * high.num_micro_batches
     evident_ratio = (0.05 if old_ratio else 0.1) + noise_ratio * high.num_micro_batches / spread
-    return fixed_s / slope_s if fixed_s > evident_ratio * high.seconds else 0.0
+    if fixed_s <= evident_ratio * high.seconds:
+        return 0.0
+    # Two noisy times can make the slope vanish; what was seen at the smaller share bounds what one may believe.
+    return min(fixed_s / slope_s, float(low.num_micro_batches))

@@ -113,14 +113,18 @@ class Regroup:
         if self.wants_to_leave:
             self._link.leave(self._report())
         elif broke:
-            self._breaks += 1
-            if self._breaks > MOST_BREAKS and error is not None:
-                step = self._engine.step
-                raise MembershipLost(f"the exchange of step {step} broke {self._breaks} times: {error}") from error
+            if error is not None:
+                self._count_break(error)
             self._link.failed(self._report())
         else:
             self._link.stopped(self._report())
         self._await_generation()
+
+    def _count_break(self, error: Exception) -> None:
+        self._breaks += 1
+        if self._breaks > MOST_BREAKS:
+            step = self._engine.step
+            raise MembershipLost(f"the exchange of step {step} broke {self._breaks} times: {error}") from error
 
     def leave(self) -> None:
         """Leaves the group at once, at a step boundary."""
@@ -186,7 +190,8 @@ class Regroup:
                 self._enter(new)
             except Warned:
                 self._link.stopped(self._report())
-            except RuntimeError:
+            except RuntimeError as error:
+                self._count_break(error)
                 self._link.failed(self._report())
             else:
                 if not self.wants_to_leave:

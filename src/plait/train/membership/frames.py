@@ -64,8 +64,9 @@ def from_wire(value: list[Any]) -> s.Message:  # noqa: PLR0911 - one a kind
             ballot, members, reports = fields
             told = tuple((name, s.Report(*report)) for name, report in reports)
             return s.Install(s.Ballot(*ballot), tuple(members), told)
-        case "Complaint":
-            return s.Complaint(s.Ballot(*fields[0]), fields[1])
+        case "Complaint" | "Withdrawn":
+            about: type[s.Complaint | s.Withdrawn] = s.Complaint if kind == "Complaint" else s.Withdrawn
+            return about(s.Ballot(*fields[0]), fields[1])
         case "Gone" | "JoinAsk":
             form: type[s.Gone | s.JoinAsk] = s.Gone if kind == "Gone" else s.JoinAsk
             return form(frozenset(fields[0]))

@@ -52,6 +52,7 @@ from plait.train.membership.speech import (
     Stopped,
     StopWorker,
     WantsToLeave,
+    Withdrawn,
 )
 
 
@@ -306,8 +307,13 @@ def _all_done(state: Member) -> tuple[Output, ...]:
 def _on_heard(state: Member, event: Heard) -> Step:
     if event.member in state.gone:
         return state, ()  # news of its death overtook it
+    members = state.installed.members if state.installed is not None else ()
+    was_silent = event.member in state.silent and event.member in members
     state = replace(state, heard=state.heard | {event.member}, silent=state.silent - {event.member})
     outputs: list[Output] = []
+    if was_silent:
+        others = [m for m in members if m not in {state.me, event.member}]
+        outputs += [Send(m, Withdrawn(state.ballot, event.member)) for m in others]
     if state.me in state.done:
         outputs.append(Send(event.member, Done()))
     if state.gone:
@@ -440,6 +446,10 @@ def _on_complaint(state: Member, sender: str, message: Complaint) -> Step:
     return replace(state, complaints=state.complaints | {(sender, message.silent)}), ()
 
 
+def _on_withdrawn(state: Member, sender: str, message: Withdrawn) -> Step:
+    return replace(state, complaints=state.complaints - {(sender, message.member)}), ()
+
+
 def _on_join_ask(state: Member, sender: str, message: JoinAsk) -> Step:
     others = frozenset(pair for pair in state.joiners if pair[0] != sender)
     if state.installed is not None and sender in state.installed.members:
@@ -473,6 +483,7 @@ _MESSAGES: dict[type, Callable[[Member, str, Any], Step]] = {
     Install: _on_install,
     Gone: _on_gone,
     Complaint: _on_complaint,
+    Withdrawn: _on_withdrawn,
     JoinAsk: _on_join_ask,
     LeaveAsk: _on_leave_ask,
     Done: _on_done,

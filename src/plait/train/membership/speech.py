@@ -93,6 +93,14 @@ class Complaint:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The sender hears this member again: what it complained of it holds no more."""
+
+    ballot: Ballot
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
 class JoinAsk:
     """The sender wants in and has live connections to ``reaches``."""
 
@@ -109,7 +117,7 @@ class Done:
     """The sender's worker has committed the last step of the run."""
 
 
-Message = Prepare | Accept | Refuse | Install | Gone | Complaint | JoinAsk | LeaveAsk | Done
+Message = Prepare | Accept | Refuse | Install | Gone | Complaint | Withdrawn | JoinAsk | LeaveAsk | Done
 
 # What happens at this member.
 

@@ -78,6 +78,7 @@ class Warden:
         self.dialing: set[str] = set()
         self.published: list[list[Any]] = []
         self.why_lost: dict[str, str] = {}
+        self.withdrawn_s: dict[tuple[str, str], float] = {}
         self.progress: tuple[int, str] = (config.step, "starting")
         self.worker_writer: asyncio.StreamWriter | None = None
         self.state = p.joiner(config.me)
@@ -280,11 +281,16 @@ class Warden:
             if isinstance(message, s.Complaint) and message.silent is not None:
                 self._spawn(self._hear_later(peer.name, message))
             else:
+                if isinstance(message, s.Withdrawn):
+                    self.withdrawn_s[peer.name, message.member] = time.monotonic()
                 self._feed(s.Received(peer.name, message))
 
     async def _hear_later(self, sender: str, message: s.Complaint) -> None:
         """Whoever is cut off falls silent to all at about the same time: wait for what this member hears itself."""
+        came_s = time.monotonic()
         await asyncio.sleep(self.config.heartbeat_timeout_s / 2)
+        if self.withdrawn_s.get((sender, message.silent or ""), 0.0) >= came_s:
+            return
         self._feed(s.Received(sender, message))
 
     # Time
