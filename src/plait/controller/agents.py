@@ -36,6 +36,7 @@ from plait.controller.proposals import (
 )
 from plait.controller.writer import Writer
 from plait.schedule.commands import AbortCollectives, ResizeTask, StartTask, StopTask
+from plait.schedule.events import NodeLost
 
 log = logging.getLogger(__name__)
 
@@ -135,9 +136,9 @@ class Switchboard:
             if link is not None and is_owed and now_s - link.sent_s.get(order.key, now_s) > patience_s:
                 self._send(link, order)
 
-    async def lose(self, node: str, reason: str) -> None:
-        """Writes that the node's agent and all its workers are gone for sure."""
-        await self._writer.put(partial(propose_lost, node, reason))
+    async def lose(self, node: str, reason: str, *, is_certain: bool = True) -> None:
+        """Writes that the node's agent and its workers are gone: for sure, or because its lease ran out."""
+        await self._writer.put(partial(propose_lost, node, reason, is_certain=is_certain))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk = asyncio.current_task()
@@ -249,6 +250,8 @@ class Switchboard:
                     self._send_all(attempt_id)
                 case ResizeTask(attempt_id=attempt_id, add=add, remove=remove):
                     self._send_all(attempt_id, {worker.worker_id for worker in add} | set(remove))
+                case AbortCollectives() if isinstance(record.event, NodeLost) and not record.event.is_certain:
+                    pass  # they may live: told that they are dead, a minority could take itself for the whole group
                 case AbortCollectives(attempt_id=attempt_id, lost=lost):
                     orders = self._writer.ledger.of_attempt(attempt_id).values()
                     for node in {order.worker.node for order in orders}:

@@ -60,7 +60,8 @@ class NodeWatch:
         for node, silent_s in self._switchboard.silent_nodes(now_s, started_s).items():
             if node not in self._switchboard.seen_nodes:
                 if silent_s > self._timing.lease_s + self._timing.lease_margin_s:
-                    await self._switchboard.lose(node, f"its agent was not heard for {silent_s:.0f}s")
+                    reason = f"its agent was not heard for {silent_s:.0f}s"
+                    await self._switchboard.lose(node, reason, is_certain=False)
             elif silent_s > self._timing.fence_s and node not in self._fenced:
                 self._fence(node, silent_s)
 

@@ -7,12 +7,13 @@ from plait.schedule.events import NodeJoined, NodeLost, StepReported, WorkerExit
 from plait.spec.job import FailureCause
 
 
-def propose_lost(node: str, reason: str, view: View) -> Proposal | None:
-    """The node's agent and all its workers are gone for sure."""
+def propose_lost(node: str, reason: str, view: View, *, is_certain: bool = True) -> Proposal | None:
+    """The node's agent is gone, and its workers: for sure, or because its lease ran out."""
     agent = view.ledger.agents.get(node)
     if agent is None or not agent.is_present:
         return None
-    return Proposal(event=NodeLost(id=view.id, at_s=view.at_s, node=node, reason=reason))
+    event = NodeLost(id=view.id, at_s=view.at_s, node=node, reason=reason, is_certain=is_certain)
+    return Proposal(event=event)
 
 
 def propose_step(line: Progress, view: View) -> Proposal | None:

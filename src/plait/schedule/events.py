@@ -56,10 +56,15 @@ class NodeJoined(_Stamp):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(_Stamp):
-    """A node's agent is gone: workers there are dead (they die with their agent) or unreachable."""
+    """A node's agent is gone: workers there are dead (they die with their agent) or unreachable.
+
+    Where ``is_certain`` is False its lease ran out: elastic workers there may live on, and only the group's own quorum
+    decides who goes on.
+    """
 
     node: str
     reason: str
+    is_certain: bool = True
     kind: Literal["node_lost"] = "node_lost"
 
 
