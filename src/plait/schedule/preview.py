@@ -83,9 +83,9 @@ def _told(record: JobRecord, task: str, start: StartTask | None, at_once: frozen
     after = () if task in at_once else record.job.task(task).needs
     if start is None:
         reason = record.tasks[task].reason or record.reason
-        reasons = (reason,) if reason else ()
+        why: tuple[str, ...] = (reason,) if reason else ()
         never = record.tasks[task].is_impossible
-        return PreviewedTask(task=task, after=after, placement=None, reasons=reasons, is_impossible=never)
+        return PreviewedTask(task=task, after=after, placement=None, reasons=why, is_impossible=never)
     types = {worker.accelerator_type for worker in start.placement.workers}
     reasons = (*start.placement.reasons, *precision_reasons(record.job, types))
     return PreviewedTask(task=task, after=after, placement=start.placement, reasons=reasons)

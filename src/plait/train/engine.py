@@ -209,10 +209,10 @@ class StepEngine:
         self._add_squares()
         self.chunk = ()
         self.replica.ghosts.leave()
+        self.exchange.check_untouched()
         if share.pending:
             self.exchange.keep_chunk()
             return False
-        self.exchange.check_untouched()
         return self._close_step()
 
     def _add_squares(self) -> None:

@@ -9,7 +9,7 @@ Seams for what later rides here: :class:`Wire` turns a stretch into what travels
 object with ``all_reduce`` (hierarchy over islands).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,8 @@ from torch._C._distributed_c10d import GradBucket
 
 from plait.train.bitwise import FixedPointScale, FixedSum, Verdict, judge
 from plait.train.collectives.layout import FlatLayout, Stretch
+
+_NUM_SAMPLES = 4
 
 
 class Group(Protocol):
@@ -51,6 +53,29 @@ class GradientsChanged(Exception):
     """Somebody wrote to the gradients between backward and the step."""
 
 
+class Samples:
+    """A few gradients as backward left them, to notice when somebody writes to them before the step."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[nn.Parameter, Tensor]] = []
+
+    def clear(self) -> None:
+        """Forgets the last pass."""
+        self._taken = []
+
+    def take(self, bucket: GradBucket, by_id: Mapping[int, nn.Parameter]) -> None:
+        """Remembers one entry of a bucket."""
+        if len(self._taken) < _NUM_SAMPLES:
+            entry = bucket.gradients()[0].reshape(-1)[:1].clone()
+            self._taken.append((by_id[id(bucket.parameters()[0])], entry))
+
+    def check(self) -> None:
+        """Raises :class:`GradientsChanged` where an entry is another one now."""
+        for parameter, entry in self._taken:
+            if parameter.grad is None or not _same_bits(parameter.grad.reshape(-1)[:1], entry):
+                raise GradientsChanged
+
+
 class SumExchange:
     """Weighted sums in floating point; stretches leave during the last backward pass of a step."""
 
@@ -62,6 +87,7 @@ class SumExchange:
         self.works: list[Any] = []
         self.extras: list[tuple[Tensor, Any]] = []
         self._index = {id(p): i for i, p in enumerate(self.parameters)}
+        self._by_id = {id(p): p for p in self.parameters}
         self._dtype = wire_dtype
         self._device = self.parameters[0].device
         self._flat: Tensor | None = None
@@ -70,7 +96,7 @@ class SumExchange:
         self._group: Group | None = None
         self._next = 0
         self._filled: list[int] = []
-        self._samples: list[tuple[int, Tensor]] = []
+        self._samples = Samples()
         self.ran_backward = False
 
     def _views(self, flat: Tensor) -> list[Tensor]:
@@ -91,7 +117,7 @@ class SumExchange:
         """A forward and backward pass follows whose mean gradient counts ``weight``; the last one of a share sends."""
         self._weight = weight
         self._group = group if is_last else None
-        self._samples = []
+        self._samples.clear()
         self.ran_backward = False
         self._drop_exchange()
         if self._flat is None:
@@ -114,9 +140,7 @@ class SumExchange:
             else:
                 torch.add(self._local_views[index], gradient, alpha=self._weight, out=target)
             self._count(index)
-        if len(self._samples) < 4:
-            gradient = bucket.gradients()[0].reshape(-1)[:1]
-            self._samples.append((self._index[id(bucket.parameters()[0])], gradient.clone()))
+        self._samples.take(bucket, self._by_id)
         if self._group is not None:
             self._send_complete(self._group)
         return done
@@ -140,10 +164,7 @@ class SumExchange:
 
     def check_untouched(self) -> None:
         """Raises :class:`GradientsChanged` where gradients differ from what was sent."""
-        for index, sample in self._samples:
-            gradient = self.parameters[index].grad
-            if gradient is None or not _same_bits(gradient.reshape(-1)[:1], sample):
-                raise GradientsChanged
+        self._samples.check()
 
     @torch.no_grad()
     def keep_chunk(self) -> None:
@@ -217,6 +238,8 @@ class FixedExchange:
         self.parameters = tuple(parameters)
         self.works: list[Any] = []
         self.scale = FixedPointScale.start(len(self.parameters))
+        self._samples = Samples()
+        self._by_id = {id(p): p for p in self.parameters}
         self._terms = num_micro_batches
         self._weight = 0.0
         self._k = -1
@@ -238,6 +261,7 @@ class FixedExchange:
     def begin_chunk(self, weight: float, *, is_last: bool, group: Group | None) -> None:  # noqa: ARG002
         """One micro-batch follows."""
         self._weight = weight
+        self._samples.clear()
         self.ran_backward = False
 
     def at(self, k: int) -> None:
@@ -249,10 +273,12 @@ class FixedExchange:
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         self.ran_backward = True
+        self._samples.take(bucket, self._by_id)
         return done
 
     def check_untouched(self) -> None:
-        """Nothing was sent yet, so nothing can differ from it."""
+        """Raises :class:`GradientsChanged` where gradients differ from what backward left."""
+        self._samples.check()
 
     def keep_chunk(self) -> None:
         """Adds the micro-batch that just ran."""
