@@ -125,10 +125,20 @@ class Fleet:
         try:
             until(all_over, "the end of all workers")
         except AssertionError:
-            for member in self.workers:
-                sys.stderr.write(f"-- {member}: {self.workers[member].code}\n{self.log(member)}\n")
+            self._show()
             raise
         return {member: worker.code for member, worker in self.workers.items()}
+
+    def _show(self) -> None:
+        """Prints where the workers are that have not ended, and what all have printed."""
+        for worker in self.workers.values():
+            if worker.code is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGUSR1)
+        time.sleep(0.5)  # for the printing; the test has failed already
+        for member, worker in self.workers.items():
+            last = [row["step"] for row in self.rows(member, "step")][-1:]
+            sys.stderr.write(f"-- {member}: ended {worker.code}, last step {last}\n{self.log(member)}\n")
 
     def results(self, *members: str) -> list[dict[str, Any]]:
         """Waits for the end; the members named must have ended well, and what they saw is returned."""

@@ -5,6 +5,7 @@ runs the scenario that it is given, a plain loop over ``plait.session``, and wri
 """
 
 import ctypes
+import faulthandler
 import hashlib
 import json
 import os
@@ -150,6 +151,7 @@ def live(order: dict[str, Any]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    faulthandler.register(signal.SIGUSR1)  # a test that waited in vain asks where everybody is
     try:
         work(order["scenario"])
     except SystemExit as end:
