@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from plait.errors import MembershipLost
-from plait.train.collectives.exchange import Exchange
+from plait.train.collectives.exchange import Exchange, FixedExchange
 from plait.train.replica import Extras, Replica
 from plait.train.transfer import Fetch
 from plait.train.vote import Vote
@@ -37,6 +37,8 @@ class CatchUp:
     def keep(self, exchange: Exchange, extras: Extras, vote: Vote) -> None:
         """Keeps a committed step for later."""
         self.backlog.append((exchange.result(), extras.clone(), vote))
+        if isinstance(exchange, FixedExchange) and not vote.found_inf:
+            exchange.follow_scale()
 
     def is_ready(self) -> bool:
         """Whether the state is here; raises :class:`MembershipLost` when it will not come."""

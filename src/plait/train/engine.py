@@ -359,7 +359,7 @@ class StepEngine:
     def settle(self) -> None:
         """Takes over the state once it has arrived and catches up on what was committed meanwhile."""
         catch_up = self.catch_up
-        if catch_up is not None and catch_up.is_ready():
+        if catch_up is not None and self.share is None and catch_up.is_ready():  # never inside a step
             self.catch_up = None
             catch_up.finish(self.replica, self.exchange, self._apply)
             self.share = None

@@ -154,7 +154,6 @@ class Regroup:
         """Returns what this member can say for itself while it is stopped."""
         engine = self._engine
         share, exchange = engine.share, engine.exchange
-        is_redone = engine.redone > 0 and isinstance(exchange, FixedExchange)
         payload = {
             "fresh": self._fresh,
             "ks": list(share.assigned.get(engine.config.me, ())) if share is not None else None,
@@ -165,7 +164,7 @@ class Regroup:
             "type": engine.config.accelerator_type,
             "shadows": sorted(self.shadows),
             "redone": engine.redone,
-            "fixed": exchange.scale.max_abs if is_redone and isinstance(exchange, FixedExchange) else None,
+            "fixed": exchange.scale.max_abs if isinstance(exchange, FixedExchange) else None,
         }
         applied = None if engine.is_shadow else engine.step
         return Report(applied, engine.held and not engine.is_shadow, json.dumps(payload))
@@ -217,10 +216,11 @@ class Regroup:
             assert outcome.donor is not None
             fetch = Fetch(payloads[outcome.donor]["state"], self.generation, engine.config.secret)
             engine.catch_up = CatchUp(fetch, outcome.step)
+            self._take_scale(outcome.step, new, payloads)
         self._share_again(outcome, new, payloads)
         if outcome.donor == me and self._server is not None:
             self._server.publish(self.generation, engine.replica.state(engine.exchange))
-        if engine.step < engine.config.total_steps or engine.is_shadow:
+        if outcome.step < engine.config.total_steps:  # not this member's own step: all must connect, or none
             self._connect()
         if me in outcome.fetch and is_first:
             self._await_state()
@@ -292,6 +292,13 @@ class Regroup:
         if dealt:
             engine.reason = f"{dealt} micro-batches of step {outcome.step} were dealt again to those who go on"
             engine.observers.on_split(engine.step, {m: len(ks) for m, ks in assigned.items()}, engine.reason)
+
+    def _take_scale(self, step: int, new: NewGeneration, payloads: Mapping[str, Any]) -> None:
+        """A member without state judges and keeps fixed-point sums too, so it needs the scale that they are on."""
+        exchange = self._engine.exchange
+        at_step = [p for m, p in payloads.items() if new.reports[m].applied == step and p["fixed"] is not None]
+        if isinstance(exchange, FixedExchange) and at_step:
+            exchange.scale = FixedPointScale(tuple(min(at_step, key=lambda p: int(p["redone"]))["fixed"]))
 
     def _adopt_scale(self, step: int, new: NewGeneration, payloads: Mapping[str, Any]) -> None:
         """In fixed point, a step that some members have begun to run again on another scale is run so by all."""

@@ -317,6 +317,10 @@ class FixedExchange:
         assert self._sums is not None
         for parameter, gradient in zip(self.parameters, self._sum.gradients(self._sums), strict=True):
             parameter.grad = gradient * ratio
+        self.follow_scale()
+
+    def follow_scale(self) -> None:
+        """Takes the scale of the step after the one that was judged last."""
         self.scale = self.scale.after(self._step_max)
 
     def has_bad_values(self) -> bool:
