@@ -28,6 +28,7 @@ class Follower:
     Attributes:
         after: Events up to this id are old news.
         nodes: Nodes that are known already.
+        elastic: Tasks whose workers have opened a session and told of steps.
     """
 
     client: "ControllerClient"
@@ -36,6 +37,7 @@ class Follower:
     after: int = 0
     nodes: frozenset[str] = frozenset()
     narrator: Narrator = field(init=False)
+    elastic: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.narrator = Narrator(self.job_id, set(self.nodes))
@@ -48,6 +50,7 @@ class Follower:
             for text in self.narrator.waiting(task["task"], task["state"], task["reason"]):
                 self.screen.line(text)
         progress = self.client.progress(self.job_id)
+        self.elastic |= {line["task"] for line in progress}
         for line in progress:
             for text in self.narrator.split(line["task"], line["split"], line["reason"]):
                 self.screen.line(text)
@@ -72,12 +75,24 @@ def follow(follower: Follower, is_asked_to_stop: Callable[[], bool]) -> "JobAnsw
         while True:
             job = follower.look(time.monotonic())
             if job["state"] in ENDED:
+                for text in unchanged_scripts(job, follower.elastic):
+                    follower.screen.line(text)
                 return job
             if is_asked_to_stop() and not has_cancelled:
                 has_cancelled = True
                 follower.screen.line("cancelling; press Ctrl-C again to leave at once")
                 follower.client.cancel(follower.job_id)
             time.sleep(POLL_S)
+
+
+def unchanged_scripts(job: "JobAnswer", elastic: set[str]) -> list[str]:
+    """Returns a line for each task of several workers that ran without Plait's session."""
+    plain = [task["task"] for task in job["tasks"] if len(task["placement"]) > 1 and task["task"] not in elastic]
+    return [
+        f"{name}: no worker opened a plait.session: it ran as under torchrun, without elasticity; the loss of a worker"
+        " would have begun it anew"
+        for name in plain
+    ]
 
 
 def exit_code_of_job(job: "JobAnswer", *, was_interrupted: bool) -> int:

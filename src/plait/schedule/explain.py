@@ -39,6 +39,11 @@ def explain_task(state: ClusterState, job: JobRecord, task: TaskRecord) -> Expla
     if progress is not None and progress.split:
         shares = ", ".join(f"{member} {number}" for member, number in progress.split)
         split = f"{shares}" + (f" ({progress.reason})" if progress.reason else "")
+    elif attempt is not None and attempt.phase == "running" and len(attempt.workers) > 1:
+        split = (
+            "no worker has opened a plait.session so far: it runs as under torchrun, without elasticity, and starts"
+            " anew when it loses a worker"
+        )
     history = [line for summary in task.history for line in _past(summary)]
     if attempt is not None:
         history.extend(f"{attempt.id}: {note}" for note in attempt.notes)
