@@ -108,8 +108,11 @@ class GlooGroup:
         """Ends all pending works, here and at the peers, and frees the group in the background."""
         self._store.given_up = True
         _shut_sockets(_listeners(self._store))
-        group, self._group = self._group, None
-        threading.Thread(target=lambda held: held.clear(), args=([group],), daemon=True, name="plait-free").start()
+        # Freeing the group may wait for its works. The list must hold the only reference when the thread starts: a
+        # name in this function would make the caller free it whenever the thread is faster.
+        held = [self._group]
+        self._group = None
+        threading.Thread(target=held.clear, daemon=True, name="plait-free").start()
 
 
 def _listeners(store: WardenStore) -> set[tuple[str, int]]:
