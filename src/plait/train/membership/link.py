@@ -104,6 +104,7 @@ class WardenLink:
                 self.stop_asked = True
             case ["go", list(ballot), list(members), dict(reports), dict(lost), dict(addresses)]:
                 told = {name: Report(*report) for name, report in reports.items()}
+                self.stop_asked = False  # here, not when it is taken: a stop for this very generation may follow
                 self._generations.append(NewGeneration(Ballot(*ballot), tuple(members), told, lost, addresses))
             case ["store", str(generation), str(key), str(data)]:
                 self._store[generation, key] = base64.b64decode(data)
@@ -136,7 +137,6 @@ class WardenLink:
             self._generations.clear()
             keep = str(newest.ballot)
             self._store = {k: v for k, v in self._store.items() if k[0] == keep}
-            self.stop_asked = False
             return newest
 
     def peers(self, addresses: Mapping[str, str]) -> None:
