@@ -182,6 +182,8 @@ class Regroup:
             self._link.pump(0.02)
             if self._link.released:
                 raise Left
+            if self._link.all_done:
+                return  # all have committed the last step, and the others may have ended: no generation will come
             new = self._link.next_generation()
             if new is None:
                 continue

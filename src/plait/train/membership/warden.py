@@ -63,6 +63,8 @@ class Peer:
 
     def send(self, value: Any) -> None:
         """Queues one frame; a broken connection is noticed by its reader."""
+        if self.writer.is_closing():
+            return
         with contextlib.suppress(ConnectionError, RuntimeError):
             self.writer.write(frame(value))
 
