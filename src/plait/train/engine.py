@@ -9,7 +9,7 @@ The loop of a step::
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -83,6 +83,7 @@ class StepEngine:
         self.reason = ""
         self.extras = Extras()
         self.chunk: tuple[int, ...] = ()
+        self.read_ahead: Callable[[int, tuple[int, ...]], None] | None = None
         self._sent_extras = Extras()
         self._extra_works: list[Any] = []
         self._chunk_s = 0.0
@@ -152,9 +153,8 @@ class StepEngine:
         return with_samples(self.config.plan, self.step, assigned.get(self.config.me, ()))
 
     def _take_chunk(self, share: Share) -> tuple[int, ...]:
-        most = 1 if isinstance(self.exchange, FixedExchange) else self.config.max_fused or len(share.pending)
-        self.chunk = tuple(share.pending[:most])
-        share.pending = share.pending[most:]
+        self.chunk = self._fused(share.pending)
+        share.pending = share.pending[len(self.chunk) :]
         counts = [self.config.plan.count(self.step, k) for k in self.chunk]
         self._chunk_weight = None
         # A step that commits outside the loop (no own work, or after a regroup) leaves its gradients behind; the
@@ -168,6 +168,11 @@ class StepEngine:
         self.standing.progress("computing")
         self.faults.reach(self.step, "compute")
         return self.chunk
+
+    def _fused(self, pending: list[int]) -> tuple[int, ...]:
+        """Returns the first of these micro-batches that run in one forward pass."""
+        most = 1 if isinstance(self.exchange, FixedExchange) else self.config.max_fused or len(pending)
+        return tuple(pending[:most])
 
     def weigh(self, count: int) -> None:
         """The running chunk counts for this many (valid tokens, say) instead of its samples; before backward."""
@@ -252,6 +257,7 @@ class StepEngine:
         self.exchange.send_all(group)
         self._send_extras(group)
         self.faults.reach(self.step, "exchange")
+        self._look_ahead(share)
         self._finish(self.exchange.works + self._extra_works)
         verdict = self.exchange.verdict()
         if verdict is Verdict.MISFIT:
@@ -268,6 +274,15 @@ class StepEngine:
         self.replica.ghosts.discard()
         self.extras = Extras()
         self.share = Share(assigned=share.assigned, pending=self._own(share.assigned))
+
+    def _look_ahead(self, share: Share) -> None:
+        """Has the next step's first batch read while the exchange is under way; a changed split makes it useless."""
+        step = self.step + 1
+        if self.read_ahead is None or self.is_shadow or step >= self.config.total_steps:
+            return
+        mine = with_samples(self.config.plan, step, share.assigned.get(self.config.me, ()))
+        if mine:
+            self.read_ahead(step, self._fused(mine))
 
     def _send_extras(self, group: Group) -> None:
         ghosts, num = self.replica.ghosts, self.config.plan.micro_batches

@@ -29,6 +29,8 @@ class ShareLoader:
         self._dataset = dataset
         self._collate = collate
         self._device = device
+        self._ahead: tuple[int, tuple[int, ...], Any] | None = None
+        engine.read_ahead = self._read_ahead
 
     def __len__(self) -> int:
         """Global steps that are left; a device may get more or fewer batches than that."""
@@ -48,20 +50,23 @@ class ShareLoader:
 
     def batch(self, step: int, ks: Sequence[int]) -> Any:
         """Returns the samples of some micro-batches, and seeds all random numbers for the pass that follows."""
+        ahead, self._ahead = self._ahead, None
+        batch = ahead[2] if ahead is not None and ahead[:2] == (step, tuple(ks)) else self._read(step, ks)
+        seed = _seed_of(self._engine, step, ks[0])
+        _seed_host(seed)
+        if self._device.type != "cpu":
+            torch.manual_seed(seed)  # all kinds of devices; slow where none is there
+        return batch
+
+    def _read(self, step: int, ks: Sequence[int]) -> Any:
         plan, samples = self._engine.config.plan, []
         for k in ks:
-            seed = _seed_of(self._engine, step, k)
-            torch.default_generator.manual_seed(seed)  # data sets draw here; seeding all devices costs 100 times more
-            random.seed(seed)
-            np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' data sets draw from
+            _seed_host(_seed_of(self._engine, step, k))
             samples += [self._dataset[int(index)] for index in plan.indices(step, k)]
-        batch = _to_device(self._collate(samples), self._device)
-        seed = _seed_of(self._engine, step, ks[0])
-        if self._device.type == "cpu":  # torch.manual_seed seeds all kinds of devices and is slow where none is there
-            torch.default_generator.manual_seed(seed)
-        else:
-            torch.manual_seed(seed)
-        return batch
+        return _to_device(self._collate(samples), self._device)
+
+    def _read_ahead(self, step: int, ks: tuple[int, ...]) -> None:
+        self._ahead = (step, ks, self._read(step, ks))
 
 
 class GlobalStep:
@@ -176,6 +181,13 @@ def _close(engine: StepEngine) -> bool:
 
 def _seed_of(engine: StepEngine, step: int, k: int) -> int:
     return rng_key(engine.config.plan.seed, step, k) >> 1
+
+
+def _seed_host(seed: int) -> None:
+    """Seeds what data sets and models draw from on the host."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' data sets draw from
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:

@@ -156,9 +156,10 @@ def _propose_if_needed(state: Member) -> Step:  # noqa: PLR0911 - one return a r
     target = tuple(sorted({*staying, *_joining(state, staying)}))
     if not (first or _change_is_due(state, target)):
         return state, ()
-    if state.proposal is not None and state.proposal == Proposal(_latest(state), target):
-        return state, ()  # under way
-    if not _may_accept(state, target, state.gone) or state.refused == (target, state.gone):
+    under_way = state.proposal is not None and state.proposal == Proposal(_latest(state), target)
+    if under_way and not state.awaited & lost(state):  # a leaver may be gone before it has answered
+        return state, ()
+    if not _may_accept(state, (*target, *_leavers(state)), state.gone) or state.refused == (target, state.gone):
         return state, ()  # no quorum: wait for members to come back or to be known dead
     return _propose(state, target)
 
@@ -183,15 +184,21 @@ def _latest(state: Member) -> Ballot:
     return state.accepted.ballot if state.accepted and state.accepted.ballot > state.ballot else state.ballot
 
 
-def _may_accept(state: Member, target: tuple[str, ...], gone: frozenset[str]) -> bool:
+def _leavers(state: Member) -> tuple[str, ...]:
+    """Members that leave and are asked to report first; they accept too, so they count for the quorum."""
+    members = state.installed.members if state.installed else ()
+    return tuple(sorted(m for m in state.leaving if m in members and m not in lost(state)))
+
+
+def _may_accept(state: Member, acceptors: tuple[str, ...], gone: frozenset[str]) -> bool:
     bases = [p for p in (state.installed, state.accepted) if p is not None and p.ballot >= state.ballot]
-    return all(has_quorum(target, base.members, gone) for base in bases)
+    return all(has_quorum(acceptors, base.members, gone) for base in bases)
 
 
 def _propose(state: Member, target: tuple[str, ...]) -> Step:
     assert state.installed is not None
     ballot = Ballot(max(state.highest, _latest(state).number) + 1, state.me)
-    leavers = tuple(sorted(m for m in state.leaving if m in state.installed.members and m not in lost(state)))
+    leavers = _leavers(state)
     message = Prepare(ballot, target, leavers, state.gone)
     asked = (set(target) | set(leavers)) - {state.me}
     state = replace(
@@ -406,7 +413,8 @@ def _on_prepare(state: Member, sender: str, message: Prepare) -> Step:
     named = state.me in message.members or state.me in message.leaving
     outsider = state.installed is not None and sender not in state.installed.members
     late = message.ballot <= _latest(state)
-    if not named or outsider or late or not _may_accept(state, message.members, state.gone):
+    acceptors = (*message.members, *message.leaving)
+    if not named or outsider or late or not _may_accept(state, acceptors, state.gone):
         return state, (*told, Send(sender, Refuse(message.ballot, _latest(state), state.installed, state.gone)))
     state, outputs = _accept(state, message)
     return state, told + outputs
