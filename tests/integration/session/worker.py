@@ -51,7 +51,7 @@ def model_of(kind: str, seed: int) -> nn.Module:
     layers: dict[str, list[nn.Module]] = {
         "plain": [nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)],
         "wider": [nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 1)],
-        "normed": [nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)],
+        "normed": [nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)],
         "random": [nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1)],
     }
     return nn.Sequential(*layers[kind])
@@ -141,7 +141,7 @@ def work(told: dict[str, Any]) -> None:
             closing.zero_grad()
             if run.step == leaves_at:
                 break
-    book.write(Path(os.environ["PLAIT_RUN_DIR"]) / f"{run.member}.json", model)
+        book.write(Path(os.environ["PLAIT_RUN_DIR"]) / f"{run.member}.json", model)
 
 
 def live(order: dict[str, Any]) -> int:
