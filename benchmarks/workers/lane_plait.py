@@ -27,7 +27,7 @@ def main() -> None:
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     global_batch, micro_batches = int(os.environ["BENCH_BATCH"]), int(os.environ["BENCH_MICRO"])
     with plait.session(global_batch_size=global_batch, micro_batches=micro_batches, seed=0) as run:
-        replica, optimizer, loader = run.prepare(model, optimizer, dataset, steps=1_000_000)
+        replica, optimizer, loader = run.prepare(model, optimizer, dataset, steps=1_000_000, draws_random=False)
         orders.answer(ready=True)
         order = orders.next()
         if order is None:

@@ -24,8 +24,11 @@ class ShareLoader:
         dataset: Dataset[Any],
         collate: Callable[[list[Any]], Any],
         device: torch.device,
+        *,
+        draws_random: bool = True,
     ) -> None:
         self._engine = engine
+        self._draws_random = draws_random
         self._dataset = dataset
         self._collate = collate
         self._device = device
@@ -61,7 +64,8 @@ class ShareLoader:
     def _read(self, step: int, ks: Sequence[int]) -> Any:
         plan, samples = self._engine.config.plan, []
         for k in ks:
-            _seed_host(_seed_of(self._engine, step, k))
+            if self._draws_random:
+                _seed_host(_seed_of(self._engine, step, k))
             samples += [self._dataset[int(index)] for index in plan.indices(step, k)]
         return _to_device(self._collate(samples), self._device)
 

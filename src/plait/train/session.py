@@ -286,6 +286,7 @@ class Session:
         scheduler: LRScheduler | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
         shuffle: bool = True,
+        draws_random: bool = True,
         batch_norm: Literal["ghost", "keep"] = "ghost",
         clip_grad_norm: float | None = None,
         find_unused_parameters: bool = False,
@@ -303,6 +304,8 @@ class Session:
             scheduler: Its ``step()`` is called after each committed step, on all members; do not call it yourself.
             collate: Makes a batch of a list of samples.
             shuffle: Whether each epoch has its own random order.
+            draws_random: Whether reading a sample draws random numbers, as augmentation does. Without, none are seeded
+                for each micro-batch, which saves some 40 microseconds apiece.
             batch_norm: ``ghost`` normalises each micro-batch by itself, so that results do not depend on the split;
                 ``keep`` leaves BatchNorm layers alone, and their statistics differ between members.
             clip_grad_norm: Clips the norm of the global gradient before each update. Clipping in the loop cannot work:
@@ -326,7 +329,7 @@ class Session:
         contract = self._contract(layout, plan, total)
         self._engine = self._make_engine(plan, total, contract, replica, exchange)
         self._engine.standing.form()
-        self._loader = ShareLoader(self._engine, dataset, collate, self.device)
+        self._loader = ShareLoader(self._engine, dataset, collate, self.device, draws_random=draws_random)
         return wrapped, CommittingOptimizer(optimizer, self._engine), self._loader
 
     def _data_plan(self, dataset: Dataset[Any], *, shuffle: bool) -> DataPlan:
@@ -420,9 +423,9 @@ class Session:
             heartbeat_timeout_s=self.settings.heartbeat_timeout_s,
             formation_timeout_s=self.settings.formation_timeout_s,
             worker_pid=os.getpid(),
-            step=step,
         )
         self._link = WardenLink(config)
+        self._link.progress(step, "starting")
         address = self._link.wait_listening(_START_TIMEOUT_S)
         if place.rendezvous is not None:
             self._link.peers(trade_addresses(place, address))

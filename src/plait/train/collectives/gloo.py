@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
@@ -23,6 +24,8 @@ from torch._C._distributed_c10d import Store
 from plait.train.membership.link import WardenLink, Warned
 
 POLL_S = 0.0005
+MOST_DIRECT_BYTES = 32 * 2**10
+MOST_DIRECT_MEMBERS = 16
 _ADDRESS = re.compile(rb"\x02\x00(..)(....)", re.DOTALL)
 
 
@@ -56,6 +59,33 @@ class WardenStore(Store):
         """Waits for all of the keys."""
         for key in keys:
             self.get(key)
+
+
+class DirectSum:
+    """A sum of small tensors by one all-to-all; each member adds in the order of ranks, so all get the same bits."""
+
+    def __init__(self, group: Any, tensor: Tensor, size: int) -> None:
+        self._tensor = tensor
+        self._size = size
+        self._sent = tensor.reshape(-1).repeat(size)
+        self._received = torch.empty_like(self._sent)
+        self._work = group.alltoall_base(self._received, self._sent, [], [], dist.AllToAllOptions())
+
+    def is_completed(self) -> bool:
+        """Whether everybody's part has come, or the work has failed."""
+        return bool(self._work.is_completed())
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits, and puts the sum in place; raises ``RuntimeError`` on failure or time-out."""
+        if timeout is None:
+            self._work.wait()
+        else:
+            self._work.wait(timeout)
+        rows = self._received.view(self._size, -1)
+        total = rows[0].clone()
+        for row in rows[1:]:
+            total += row
+        self._tensor.copy_(total.view_as(self._tensor))
 
 
 class GlooGroup:
@@ -99,7 +129,12 @@ class GlooGroup:
         return cls(store, made[0], len(members))
 
     def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
-        """Starts an all-reduce in place; returns PyTorch's work, to be polled with ``is_completed``."""
+        """Starts an all-reduce in place; returns a work with ``is_completed`` and ``wait``.
+
+        A small sum goes directly from everybody to everybody: one hop where a ring takes 2 (n - 1).
+        """
+        if op == dist.ReduceOp.SUM and tensor.nbytes <= MOST_DIRECT_BYTES and self.size <= MOST_DIRECT_MEMBERS:
+            return DirectSum(self._group, tensor, self.size)
         options = dist.AllreduceOptions()
         options.reduceOp = op
         return self._group.allreduce([tensor], options)

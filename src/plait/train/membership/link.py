@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 
 from plait.errors import MembershipLost
 from plait.train.membership.frames import FrameBuffer, frame
+from plait.train.membership.pulse import Pulse, new_pulse
 from plait.train.membership.speech import Ballot, Report
 from plait.train.membership.warden import WardenConfig
 
@@ -51,10 +52,15 @@ class WardenLink:
         self._secret = config.secret
         self._socket, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
-        argv = [sys.executable, "-m", "plait.train.membership.warden", str(theirs.fileno())]
+        pulse = new_pulse()
+        self._pulse = Pulse(pulse)
+        argv = [sys.executable, "-m", "plait.train.membership.warden", str(theirs.fileno()), str(pulse)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("COV_")}
-        self.process = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment)
+        self.process = subprocess.Popen(
+            argv, pass_fds=(theirs.fileno(), pulse), stdin=subprocess.DEVNULL, env=environment
+        )
         theirs.close()
+        os.close(pulse)
         self._socket.sendall(frame(asdict(config)))
         self._socket.setblocking(False)
 
@@ -169,7 +175,7 @@ class WardenLink:
 
     def progress(self, step: int, phase: str) -> None:
         """Rides on the heartbeats."""
-        self._send(["progress", step, phase])
+        self._pulse.write(step, phase)
 
     def publish(self, generation: str, members: list[str], key: str, value: bytes) -> None:
         """Gives one rendezvous value to the other members of a generation."""

@@ -18,14 +18,17 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from plait.train.membership import protocol as p
 from plait.train.membership import speech as s
 from plait.train.membership.frames import HEADER_BYTES, FrameBuffer, frame, from_wire, to_wire
+from plait.train.membership.pulse import Pulse
 
-TICK_S = 0.04
+TICKS = 16
+"""Looks at peers and worker in a heartbeat time-out: what a silence is noticed late by, and what the warden costs."""
+
+MOST_TICK_S = 0.1
 DIAL_AGAIN_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
@@ -43,7 +46,6 @@ class WardenConfig:
     heartbeat_timeout_s: float
     formation_timeout_s: float
     worker_pid: int
-    step: int = 0
 
 
 def order(member: str) -> tuple[int, str]:
@@ -72,7 +74,7 @@ class Peer:
 class Warden:
     """Feeds the protocol with what happens and carries out what it says."""
 
-    def __init__(self, config: WardenConfig, channel: socket.socket) -> None:
+    def __init__(self, config: WardenConfig, channel: socket.socket, pulse: Pulse) -> None:
         self.config = config
         self.channel = channel
         self.addresses = dict(config.seeds)
@@ -81,7 +83,8 @@ class Warden:
         self.published: list[list[Any]] = []
         self.why_lost: dict[str, str] = {}
         self.withdrawn_s: dict[tuple[str, str], float] = {}
-        self.progress: tuple[int, str] = (config.step, "starting")
+        self.pulse = pulse
+        self.stat = os.open(f"/proc/{config.worker_pid}/stat", os.O_RDONLY)
         self.worker_writer: asyncio.StreamWriter | None = None
         self.state = p.joiner(config.me)
         self.has_report = False
@@ -129,9 +132,7 @@ class Warden:
 
     def _from_worker(self, value: list[Any]) -> None:
         kind, *rest = value
-        if kind == "progress":
-            self.progress = (int(rest[0]), str(rest[1]))
-        elif kind == "store":
+        if kind == "store":
             self._relay(rest)
         elif kind == "peers":
             self.addresses.update(rest[0])
@@ -299,6 +300,7 @@ class Warden:
 
     async def _tick(self) -> None:
         next_beat_s = 0.0
+        tick_s = min(MOST_TICK_S, self.config.heartbeat_timeout_s / TICKS)
         while True:
             now_s = time.monotonic()
             if now_s - self.last_tick_s > self.config.heartbeat_timeout_s / 2:
@@ -310,10 +312,10 @@ class Warden:
                 next_beat_s = now_s + self.config.heartbeat_interval_s
                 roster = self.addresses if len(self.addresses) > len(self.config.seeds) else {}
                 for peer in self.peers.values():
-                    peer.send(["beat", *self.progress, roster])
+                    peer.send(["beat", *self.pulse.read(), roster])
             self._look_for_silence(now_s)
             self._look_at_worker(now_s)
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(tick_s)
 
     def _dial_missing(self) -> None:
         for member in self.addresses:
@@ -342,10 +344,10 @@ class Warden:
     def _look_at_worker(self, now_s: float) -> None:
         """A stopped process cannot be asked; after the time-out it is killed, so that nobody need doubt its end."""
         try:
-            stat = Path(f"/proc/{self.config.worker_pid}/stat").read_text(encoding="utf-8", errors="replace")
+            stat = os.pread(self.stat, 256, 0)
         except OSError:
             os._exit(0)
-        if stat.rpartition(")")[2].split()[0] not in "Tt":
+        if stat.rpartition(b")")[2].split()[0] not in b"Tt":
             self.frozen_since_s = None
             return
         if self.frozen_since_s is None:
@@ -380,7 +382,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the worker decides when both end
         signal.signal(number, signal.SIG_IGN)
     channel.setblocking(False)
-    asyncio.run(Warden(config, channel).run())
+    asyncio.run(Warden(config, channel, Pulse(int(sys.argv[2]))).run())
     os._exit(0)
 
 
