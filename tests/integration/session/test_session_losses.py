@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from tests.integration.session.conftest import Fleet
 
 STEPS = 15
+EVEN = "w0:4,w1:4,w2:4"
+"""Everybody has work, and so comes to every point of a step; it holds while all three are there."""
 
 
 def check_survivors(results: Sequence[dict[str, Any]], reference: dict[str, Any], world: Sequence[str]) -> None:
@@ -30,7 +32,7 @@ def test_a_killed_member_leaves_the_numbers_as_they_are(
     fleet_of: Callable[..., "Fleet"], alone: Callable[..., dict[str, Any]], victim: str, point: str
 ) -> None:
     fleet = fleet_of(steps=STEPS)
-    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS=f"kill {victim}@6:{point}")
+    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS=f"kill {victim}@6:{point}", PLAIT_SPLIT=EVEN)
     survivors = [m for m in ("w0", "w1", "w2") if m != victim]
     results = fleet.results(*survivors)
     assert fleet.workers[victim].code == -signal.SIGKILL
@@ -55,7 +57,7 @@ def test_losses_in_a_row(
 ) -> None:
     fleet = fleet_of(steps=STEPS)
     everybody = ["w0", "w1", "w2", "w3"]
-    fleet.start(everybody, PLAIT_FAULTS=faults)
+    fleet.start(everybody, PLAIT_FAULTS=faults, PLAIT_SPLIT="w0:3,w1:3,w2:3,w3:3")
     survivors = [m for m in everybody if m not in lost]
     results = fleet.results(*survivors)
     check_survivors(results, alone(steps=STEPS), survivors)
@@ -80,7 +82,7 @@ def test_a_kill_between_the_chunks_of_a_share(
     fleet_of: Callable[..., "Fleet"], alone: Callable[..., dict[str, Any]], max_fused: int
 ) -> None:
     fleet = fleet_of(steps=STEPS, max_fused=max_fused)
-    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS="kill w1@6:compute")
+    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS="kill w1@6:compute", PLAIT_SPLIT=EVEN)
     check_survivors(fleet.results("w0", "w2"), alone(steps=STEPS), ["w0", "w2"])
 
 

@@ -82,7 +82,7 @@ def test_each_device_computes_in_its_own_precision_and_replicas_stay_equal(
     applied = {len(found["norms"]) for found in results}
     assert len(applied) == 1  # one scale, one verdict: a step that overflowed on one device is passed over on all
     assert applied.pop() >= 15
-    assert mixed[18] < mixed[3] < mixed[0]  # of full steps
+    assert sum(mixed[15:19]) < sum(mixed[:4])  # the full steps of the last epoch and of the first
 
 
 def test_one_narrow_precision_for_all_keeps_the_loss_curve(fleet_of: Callable[..., "Fleet"], alone: Alone) -> None:
