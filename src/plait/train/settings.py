@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from plait.errors import PlaitError
 from plait.spec.job import Checkpoint, Job, PrecisionPlan
@@ -115,10 +115,10 @@ def place_from_environment(environment: Mapping[str, str] | None = None) -> Plac
         joins=env.get("PLAIT_JOIN") == "1",
         secret=env.get("PLAIT_SECRET", env.get("TORCHELASTIC_RUN_ID", "")),
         accelerator_type=env.get("PLAIT_ACCELERATOR_TYPE", "CPU"),
-        duty_ratio=float(env.get("PLAIT_DUTY_RATIO", "1")),
+        duty_ratio=_number(env, "PLAIT_DUTY_RATIO", float),
         forced_split=_forced(env.get("PLAIT_SPLIT", "")),
-        world_size=int(env.get("WORLD_SIZE", "1")),
-        rank=int(env.get("RANK", "0")),
+        world_size=_number(env, "WORLD_SIZE", int),
+        rank=_number(env, "RANK", int, "0"),
     )
     if "PLAIT_SEEDS" in env:
         listen = env.get("PLAIT_LISTEN", "127.0.0.1:0")
@@ -131,6 +131,17 @@ def place_from_environment(environment: Mapping[str, str] | None = None) -> Plac
     return common
 
 
+_Number = TypeVar("_Number", int, float)
+
+
+def _number(env: Mapping[str, str], name: str, kind: type[_Number], default: str = "1") -> _Number:
+    text = env.get(name, default)
+    try:
+        return kind(text)
+    except ValueError:
+        raise PlaitError(f"{name} is {text!r}; expected a number") from None
+
+
 def _seed(part: str) -> tuple[str, str]:
     member, at, address = part.partition("@")
     if not at or ":" not in address:
@@ -141,8 +152,13 @@ def _seed(part: str) -> tuple[str, str]:
 def _forced(text: str) -> dict[str, int] | None:
     if not text:
         return None
-    pairs = (part.partition(":") for part in text.split(","))
-    return {member: int(number) for member, _, number in pairs}
+    shares = {}
+    for part in text.split(","):
+        member, _, number = part.partition(":")
+        if not member or not number.isdecimal():
+            raise PlaitError(f"PLAIT_SPLIT has {part!r}; expected member:micro_batches, such as w0:8")
+        shares[member] = int(number)
+    return shares
 
 
 def job_from_environment() -> Job | None:

@@ -54,10 +54,10 @@ class StateServer:
             threading.Thread(target=self._serve, args=(connection,), name="plait-state-out", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError), connection:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), connection:
             connection.settimeout(60.0)
             asked = json.loads(connection.makefile("rb").readline(_LINE_BYTES))
-            if not hmac.compare_digest(str(asked["secret"]), self._secret):
+            if not hmac.compare_digest(str(asked["secret"]).encode(), self._secret.encode()):
                 return
             with self._published:
                 if not self._published.wait_for(lambda: asked["generation"] in self._copies, 30.0):

@@ -249,7 +249,7 @@ class Warden:
         if not (isinstance(value, list) and len(value) == 5 and value[0] == "hello"):
             return None
         _, name, secret, roster, is_ready = value
-        if not hmac.compare_digest(str(secret), self.config.secret) or (expected or name) != name:
+        if not hmac.compare_digest(str(secret).encode(), self.config.secret.encode()) or (expected or name) != name:
             return None
         for member, address in roster.items():
             self.addresses.setdefault(member, address)
