@@ -115,7 +115,7 @@ class GlobalStep:
 
     def commit(self) -> bool:
         """Closes this device's share; returns whether the step is committed (otherwise it comes again)."""
-        if not self._engine.chunk:
+        if not self._engine.chunk or not self._engine.exchange.ran_backward:
             raise PlaitError(f"step {self.number} was committed without a backward pass for its last batch")
         return _close(self._engine)
 

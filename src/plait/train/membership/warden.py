@@ -318,7 +318,9 @@ class Warden:
             await asyncio.sleep(tick_s)
 
     def _dial_missing(self) -> None:
-        for member in self.addresses:
+        for member, address in self.addresses.items():
+            if not address:
+                continue  # under torchrun names are known first, and addresses when all have found one another
             known = member in self.peers or member in self.dialing or member in self.state.gone
             if not known and member != self.config.me and order(self.config.me) > order(member):
                 self.dialing.add(member)
