@@ -336,12 +336,24 @@ class Warden:
                     f" ({peer.progress[1]})"
                 )
                 self._feed(s.Silent(peer.name))
+        self._look_for_a_group(now_s)
         if self.has_report and not self.config.joining and now_s - self.started_s > self.config.formation_timeout_s:
             for member in self.config.seeds:
                 never_came = member not in self.peers and member not in self.state.gone | self.state.silent
                 if never_came and member != self.config.me and member not in self.why_lost:
                     self.why_lost[member] = f"it did not come within {self.config.formation_timeout_s:g} s"
                     self._feed(s.Silent(member))
+
+    def _look_for_a_group(self, now_s: float) -> None:
+        """One that would join a group which has ended, or cannot be reached, must not wait for ever."""
+        if not (self.config.joining and self.has_report and self.state.installed is None):
+            return
+        others = {member for member in self.addresses if member != self.config.me}
+        names = ", ".join(sorted(others, key=order))
+        if others <= self.state.gone:
+            self._tell(["fault", f"came too late to join: {names} had ended"])
+        elif now_s - self.started_s > self.config.formation_timeout_s:
+            self._tell(["fault", f"was let in by none of {names} within {self.config.formation_timeout_s:g} s"])
 
     def _look_at_worker(self, now_s: float) -> None:
         """A stopped process cannot be asked; after the time-out it is killed, so that nobody need doubt its end."""
