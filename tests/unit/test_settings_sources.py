@@ -81,9 +81,7 @@ def test_the_job_wins_over_the_script() -> None:
         tasks=(),
         precision=PrecisionPlan(global_precision="bf16"),
         communication=Communication(bucket_bytes=123, timeout_s=4.0),
-        batching=Batching(
-            global_batch_size=96, micro_batches=24, split="even", learning_rate="sqrt", bitwise=True
-        ),
+        batching=Batching(global_batch_size=96, micro_batches=24, split="even", learning_rate="sqrt", bitwise=True),
         checkpoint=Checkpoint(url="somewhere", interval_s=5.0),
         failure=FailureRules(heartbeat_interval_s=0.5, heartbeat_timeout_s=3.0),
     )
@@ -109,7 +107,7 @@ def test_a_job_may_leave_the_units_open() -> None:
 
 def test_compression_that_is_not_there_yet_is_refused_aloud() -> None:
     job = Job(name="j", tasks=(), communication=Communication(compression="powersgd"))
-    with pytest.raises(PlaitError, match="communication.compression is 'powersgd'"):
+    with pytest.raises(PlaitError, match=r"communication\.compression is 'powersgd'"):
         from_job(OWN, job)
 
 

@@ -164,12 +164,12 @@ class Fleet:
 
     def wardens(self) -> list[int]:
         """Returns the wardens of this group's workers that still live."""
-        marks = [f'"worker_pid": {worker.pid},'.encode() for worker in self.workers.values()]
+        mark = f"PLAIT_RUN_DIR={self.folder}\0".encode()
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                said = (entry / "cmdline").read_bytes()
-                if b"plait.train.membership.warden" in said and any(mark in said for mark in marks):
+                is_warden = b"plait.train.membership.warden" in (entry / "cmdline").read_bytes()
+                if is_warden and mark in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
         return found
 

@@ -19,6 +19,7 @@ def test_a_joiner_gets_the_state_and_the_same_bits(
     fleet = fleet_of(**JOINING, **extra)
     fleet.start(["w0", "w1"])
     fleet.wait_for_step("w0", 3)
+    assert len(fleet.wardens()) == 2  # whose end is looked for at the end of each test
     fleet.join("w2")
     first, second, joiner = fleet.results("w0", "w1", "w2")
     for found in (second, joiner):

@@ -57,6 +57,10 @@ def model_of(kind: str, seed: int) -> nn.Module:
     return nn.Sequential(*layers[kind])
 
 
+def gradients_of(model: nn.Module) -> list[Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
 def digest(tensors: list[Tensor]) -> str:
     return hashlib.sha256(b"".join(t.detach().cpu().numpy().tobytes() for t in tensors)).hexdigest()
 
@@ -97,7 +101,9 @@ class Book:
 
 def precision_of(told: dict[str, Any]) -> PrecisionPlan:
     own = tuple(DevicePrecision(accelerator_type=name, precision=kind) for name, kind in told.get("own", {}).items())
-    return PrecisionPlan(global_precision=told.get("all", "fp32"), device_specific=own, reduce=told.get("reduce", "fp32"))
+    return PrecisionPlan(
+        global_precision=told.get("all", "fp32"), device_specific=own, reduce=told.get("reduce", "fp32")
+    )
 
 
 def work(told: dict[str, Any]) -> None:
@@ -128,7 +134,7 @@ def work(told: dict[str, Any]) -> None:
             clip_grad_norm=told.get("clip"),
         )
         book = Book(run, optimizer, set(told.get("expects", ())))
-        run.before_step(lambda: book.norms.append(float(nn.utils.get_total_norm([p.grad for p in model.parameters()]))))
+        run.before_step(lambda: book.norms.append(float(nn.utils.get_total_norm(gradients_of(model)))))
         leaves_at = told.get("leaves", {}).get(me)
         for x, y, numbers in loader:
             book.batches.append((run.step, numbers.tolist()))
