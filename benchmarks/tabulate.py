@@ -19,10 +19,10 @@ def results() -> list[dict[str, Any]]:
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def shown(value: float | None) -> str:
-    """Returns a figure with as many digits as it deserves."""
+def shown(value: float | None, reason: str) -> str:
+    """Returns a figure with as many digits as it deserves, or why there is none."""
     if value is None:
-        return "-"
+        return f"({reason})"
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3f}"
 
 
@@ -31,7 +31,11 @@ def table(found: list[dict[str, Any]], headings: tuple[str, str, str]) -> str:
     lines = [f"| {' | '.join(headings)} |", "|---|---|---|"]
     for result in found:
         script = f"`{result['benchmark']}.py{' --quick' if result['quick'] else ''}`"
-        lines += [f"| {script} | `{name}` | {shown(value)} |" for name, value in result["figures"].items()]
+        reasons = result.get("reason", {})
+        lines += [
+            f"| {script} | `{name}` | {shown(value, reasons.get(name, ''))} |"
+            for name, value in result["figures"].items()
+        ]
     machine = found[0]["machine"]
     loads = ", ".join(f"{result['benchmark']} {result['machine']['load_1min']:.1f}" for result in found)
     lines += ["", f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}; load: {loads}."]

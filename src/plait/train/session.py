@@ -305,7 +305,7 @@ class Session:
             collate: Makes a batch of a list of samples.
             shuffle: Whether each epoch has its own random order.
             draws_random: Whether reading a sample draws random numbers, as augmentation does. Without, none are seeded
-                for each micro-batch, which saves some 40 microseconds apiece.
+                for each micro-batch, which makes reading cheaper.
             batch_norm: ``ghost`` normalises each micro-batch by itself, so that results do not depend on the split;
                 ``keep`` leaves BatchNorm layers alone, and their statistics differ between members.
             clip_grad_norm: Clips the norm of the global gradient before each update. Clipping in the loop cannot work:
