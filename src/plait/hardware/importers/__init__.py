@@ -1,0 +1,22 @@
+"""Readers of what users can paste or capture; one file a kind, one line here."""
+
+from plait.hardware.importers.importer import Importer, UnreadableDump
+from plait.hardware.topology import Fragment
+
+IMPORTERS: tuple[Importer, ...] = ()
+"""Every importer; adding one is one file and one line."""
+
+_SURE_ENOUGH = 0.1
+
+
+def read_dump(data: bytes, origin: str) -> Fragment:
+    """Returns what this dump says, read by the importer that is surest that it is of its kind.
+
+    Raises:
+        UnreadableDump: no importer recognises it.
+    """
+    ranked = sorted(((i.recognises(data), i.name, i) for i in IMPORTERS), key=lambda entry: (-entry[0], entry[1]))
+    if not ranked or ranked[0][0] < _SURE_ENOUGH:
+        kinds = ", ".join(i.name for i in IMPORTERS)
+        raise UnreadableDump(f"{origin}: not a dump that can be read; known kinds: {kinds}")
+    return ranked[0][2].read(data, origin)

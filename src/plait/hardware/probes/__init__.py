@@ -1,0 +1,1 @@
+"""Measured bandwidth, latency and speed."""

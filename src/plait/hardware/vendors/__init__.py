@@ -1,0 +1,1 @@
+"""What is on this machine, vendor by vendor; one file a vendor."""
