@@ -28,7 +28,7 @@ class Context(Protocol):
         ...
 
     def link(self, path: str) -> str | None:
-        """Returns the absolute path that this path resolves to with all links followed, ``None`` where it is missing."""
+        """Returns the absolute path that this path resolves to with links followed, ``None`` where it is missing."""
         ...
 
     def run(self, argv: Sequence[str]) -> CommandResult:

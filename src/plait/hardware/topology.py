@@ -1,7 +1,7 @@
 """What exists on a machine and how it is wired, as one source tells it: components, links, capacity groups.
 
-An importer or a vendor probe returns a :class:`Fragment`; :mod:`plait.hardware.merge` joins fragments of one node by PCI
-address, UUID and name into one, and keeps what disagrees as :class:`Conflict`. Nothing here does I/O.
+An importer or a vendor probe returns a :class:`Fragment`; :mod:`plait.hardware.merge` joins fragments of one node by
+PCI address, UUID and name, and keeps what disagrees as :class:`Conflict`. Nothing here does I/O.
 """
 
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ class Link:
 class CapacityGroup:
     """What several links share: a PCIe uplink, a root port, a socket link, a switch, a NIC.
 
-    ``bytes_per_s`` is one direction; ``duplex_factor`` is the sum of both directions at once over one (2 = full duplex).
+    ``bytes_per_s`` is one direction; ``duplex_factor`` is both directions at once over one (2 = full duplex).
     """
 
     id: str

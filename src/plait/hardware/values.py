@@ -20,7 +20,7 @@ class Source(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Value(Generic[T]):  # noqa: UP046 - Python 3.11 has no other way to write it
+class Value(Generic[T]):
     """A figure, or ``None`` for unknown, with its source.
 
     Attributes:

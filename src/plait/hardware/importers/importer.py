@@ -7,7 +7,7 @@ from plait.hardware.topology import Fragment
 
 
 class UnreadableDump(PlaitError):
-    """No importer can read this text; the message says what was tried and what is missing. The only error of importers."""
+    """No importer can read this text; the message says what is missing. The only error of importers."""
 
 
 class Importer(Protocol):

@@ -1,0 +1,1 @@
+"""The live state machine on a virtual clock: traces, experiments, reports."""
