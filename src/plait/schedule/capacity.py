@@ -95,10 +95,15 @@ class Capacity:
     def view(self) -> ClusterView:
         """Returns what a policy sees of the cluster."""
         total, free, releasing, memory = {}, {}, {}, {}
+        on_nodes: dict[str, tuple[int, ...]] = {}
+        free_on_nodes: dict[str, tuple[int, ...]] = {}
         for name, places in self._by_type.items():
             devices = [device for _, some in places for device in some]
+            on_nodes[name] = tuple(sorted((len(some) for _, some in places), reverse=True))
+            idle = (sum(device.id not in self._held for device in some) for _, some in places)
+            free_on_nodes[name] = tuple(sorted((number for number in idle if number), reverse=True))
             total[name] = len(devices)
-            free[name] = sum(device.id not in self._held for device in devices)
+            free[name] = sum(free_on_nodes[name])
             releasing[name] = sum(device.id in self._going for device in devices)
             sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
             if sizes:
@@ -110,6 +115,8 @@ class Capacity:
             releasing=releasing,
             memory_bytes=memory,
             prices_per_hour=prices(self._state),
+            on_nodes=on_nodes,
+            free_on_nodes=free_on_nodes,
         )
 
     def slots(self, wish: Wish, *, free: bool) -> int:

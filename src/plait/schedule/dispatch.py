@@ -1,6 +1,6 @@
 """One round of scheduling: show the policy what waits and runs, then do what it decides as far as it is possible."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plait.schedule.attempts import stop
@@ -9,7 +9,7 @@ from plait.schedule.domain import Decision
 from plait.schedule.draft import Draft
 from plait.schedule.moves import evacuate, resize, start, trim
 from plait.schedule.phrases import of_workers
-from plait.schedule.policy import Policy, TaskView
+from plait.schedule.policy import Policy, TaskView, decide_with
 from plait.schedule.state import AttemptRecord, ClusterState, TaskRecord
 from plait.schedule.windows import closed_reason
 from plait.spec.job import Task
@@ -34,7 +34,7 @@ def dispatch(draft: Draft, policy: Policy) -> None:
     if not candidates:
         return
     decided = set()
-    for decision in policy.decide(capacity.view(), [c.view for c in candidates.values()]):
+    for decision in _ask(draft, policy, capacity, [c.view for c in candidates.values()]):
         candidate = candidates.get(decision.task)
         if candidate is None or decision.task in decided:
             continue
@@ -43,6 +43,26 @@ def dispatch(draft: Draft, policy: Policy) -> None:
             _decide_waiting(draft, capacity, candidate, decision)
         else:
             _decide_running(draft, capacity, candidate, decision)
+
+
+def _ask(draft: Draft, policy: Policy, capacity: Capacity, views: Sequence[TaskView]) -> Sequence[Decision]:
+    """Returns the policy's decisions; begins a round where one is due and keeps what the policy wants to know then."""
+    state, round_s = draft.state, draft.state.config.policy.round_s
+    is_round = state.round_at_s is None or state.now_s >= state.round_at_s + round_s
+    cluster = replace(capacity.view(), is_round=is_round, round_s=round_s)
+    decisions, memory = decide_with(policy, cluster, views, state.memory)
+    draft.set_state(
+        replace(draft.state, memory=memory, round_at_s=_round_start(state) if is_round else state.round_at_s)
+    )
+    return decisions
+
+
+def _round_start(state: ClusterState) -> float:
+    """Returns when the round that begins now began by the clock: rounds do not drift with late ticks."""
+    if state.round_at_s is None or state.config.policy.round_s <= 0:
+        return state.now_s
+    late_s = (state.now_s - state.round_at_s) % state.config.policy.round_s
+    return state.now_s - late_s
 
 
 def _candidates(draft: Draft, capacity: Capacity) -> list[_Candidate]:
@@ -84,6 +104,9 @@ def _candidate(
         ready_at_s=task.ready_at_s,
         slots=slots,
         free_slots={name: capacity.slots(wish, free=True) if may_change else 0 for name, wish in wishes.items()},
+        restarts=sum(summary.outcome != "succeeded" for summary in task.history),
+        runtime_s=_runtime_s(state, task),
+        num_nodes=len({w.placement.node for w in attempt.active()}) if attempt is not None else 0,
     )
     return _Candidate(view=view, wishes=wishes, closed=closed)
 
@@ -93,6 +116,13 @@ def service_s(state: ClusterState, task: TaskRecord) -> float:
     attempt = state.attempts.get(task.attempt_id or "")
     running = attempt.workers.values() if attempt is not None else ()
     return task.service_s + sum(state.now_s - worker.started_at_s for worker in running)
+
+
+def _runtime_s(state: ClusterState, task: TaskRecord) -> float:
+    """Returns how long attempts of the task have held devices, those that are still remembered and the present one."""
+    attempt = state.attempts.get(task.attempt_id or "")
+    past_s = sum(summary.ended_at_s - summary.started_at_s for summary in task.history)
+    return past_s + (state.now_s - attempt.started_at_s if attempt is not None else 0.0)
 
 
 def _is_possible(draft: Draft, capacity: Capacity, spec: Task, task: TaskRecord, wishes: Mapping[str, Wish]) -> bool:

@@ -82,6 +82,7 @@ def is_same_but_for_time(one: ClusterState, other: ClusterState) -> bool:
         now_s=other.now_s,
         tick_at_s=other.tick_at_s,
         tick_day_s=other.tick_day_s,
+        round_at_s=other.round_at_s,
     ) == other and (one.tick_day_s is None) == (other.tick_day_s is None)
 
 
@@ -148,9 +149,17 @@ def _take_cluster(draft: Draft, event: Event) -> None:
         case PriceChanged(accelerator_type=name, price_per_hour=price):
             draft.set_state(replace(draft.state, prices_per_hour={**draft.state.prices_per_hour, name: price}))
         case ClusterConfigured(cluster=cluster):
-            draft.set_state(replace(draft.state, config=_config(draft.state.config, cluster)))
+            _configure(draft, cluster)
         case Tick(day_s=day_s):
             draft.set_state(replace(draft.state, tick_at_s=draft.now_s, tick_day_s=day_s))
+
+
+def _configure(draft: Draft, cluster: Cluster) -> None:
+    """Takes the administrator's file; what one policy remembers means nothing to another."""
+    before = draft.state.config
+    draft.set_state(replace(draft.state, config=_config(before, cluster)))
+    if cluster.policy.name != before.policy.name:
+        draft.set_state(replace(draft.state, memory={}, round_at_s=None))
 
 
 def _config(config: MachineConfig, cluster: Cluster) -> MachineConfig:

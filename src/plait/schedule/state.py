@@ -212,7 +212,8 @@ class JobRecord:
 class ClusterState:
     """All that decides what happens next. ``open_jobs`` are those that have not ended, in order of submission.
 
-    ``joined_at_s`` is when a node joined last.
+    ``joined_at_s`` is when a node joined last; ``round_at_s`` when the policy's last round began; ``memory`` what the
+    policy wants to know in its next one.
     """
 
     config: MachineConfig = field(default_factory=MachineConfig)
@@ -226,6 +227,8 @@ class ClusterState:
     open_jobs: tuple[str, ...] = ()
     attempts: Mapping[str, AttemptRecord] = field(default_factory=dict)
     prices_per_hour: Mapping[str, float] = field(default_factory=dict)
+    round_at_s: float | None = None
+    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def task(self, key: TaskKey) -> TaskRecord:
         """Returns the record of this task; raises ``KeyError`` where there is none."""
