@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plait.hardware.values import UNKNOWN, Value
+from plait.hardware.values import UNKNOWN, Source, Value
 
 ComponentKind = Literal["gpu", "npu", "nic", "cpu", "numa", "switch", "bridge", "other"]
 LinkKind = Literal[
@@ -105,12 +105,17 @@ class CapacityGroup:
     """What several links share: a PCIe uplink, a root port, a socket link, a switch, a NIC.
 
     ``bytes_per_s`` is one direction; ``duplex_factor`` is both directions at once over one (2 = full duplex).
+    ``scatter_bytes_per_s`` is what is left where several devices behind it write at once to places behind different
+    root ports, which some processors handle badly; unknown means no loss. ``crowded_ratio`` is the part of the capacity
+    that lasts where several flows each way share it.
     """
 
     id: str
     kind: Literal["uplink", "root_port", "socket_link", "switch", "nic", "port"]
     bytes_per_s: Value[float]
     duplex_factor: float = 2.0
+    scatter_bytes_per_s: Value[float] = UNKNOWN
+    crowded_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +151,7 @@ class Fragment:
         warnings: What a person should know (a port that is down, eight Hopper GPUs all SYS), one sentence each.
         error: Why a probe gave up, ``None`` when it went well.
         tables: Further tables of the source under their printed titles, ``{title: {(a, b): cell}}``.
+        source: How far this source is believed where another says something else.
     """
 
     origin: str
@@ -161,6 +167,7 @@ class Fragment:
     warnings: tuple[str, ...] = ()
     error: str | None = None
     tables: Mapping[str, Mapping[tuple[str, str], str]] = field(default_factory=dict)
+    source: Source = Source.CLI
 
     def component(self, key: str) -> Component | None:
         """Returns the component with this key, ``None`` where there is none."""
