@@ -12,8 +12,10 @@ from plait.hardware.values import UNKNOWN, Source, Value
 
 ComponentKind = Literal["gpu", "npu", "nic", "cpu", "numa", "switch", "bridge", "other"]
 LinkKind = Literal[
-    "nvlink", "nvb", "c2c", "xgmi", "hccs", "sio", "ub", "mx", "pix", "pxb", "phb", "node", "sys", "pcie", "net", "self"
-]
+    "nvlink", "nvb", "c2c", "xgmi", "hccs", "sio", "ub", "mx", "xelink", "mdf", "mtlink", "mlulink",
+    "pix", "pxb", "phb", "node", "sys", "pcie", "net", "self", "unknown",
+]  # fmt: skip
+"""``unknown`` is a pair that is only measured, or only known to be allowed peer access."""
 P2P = Literal["ok", "refused", "unknown"]
 
 
