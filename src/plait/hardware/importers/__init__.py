@@ -1,9 +1,10 @@
 """Readers of what users can paste or capture; one file a kind, one line here."""
 
 from plait.hardware.importers.importer import Importer, UnreadableDump
+from plait.hardware.importers.nccl_xml import NcclXml
 from plait.hardware.topology import Fragment
 
-IMPORTERS: tuple[Importer, ...] = ()
+IMPORTERS: tuple[Importer, ...] = (NcclXml(),)
 """Every importer; adding one is one file and one line."""
 
 _SURE_ENOUGH = 0.1

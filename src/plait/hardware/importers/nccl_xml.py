@@ -1,0 +1,389 @@
+"""NCCL's and RCCL's topology files (``NCCL_TOPO_FILE``, ``NCCL_TOPO_DUMP_FILE``), FlagCX's dialect of them, and graphs.
+
+Every ``pci`` element becomes a component with its attributes in ``extra`` as printed; the ``gpu`` and the only ``net``
+inside it are the same component (``gpu.dev``, ``net.speed``), further ones are its children. What NCCL fills in
+silently is unknown here: an empty link speed, a width of 0, a network speed of 0 or less.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from plait.hardware.cpusets import cpus_of_mask
+from plait.hardware.importers.importer import UnreadableDump
+from plait.hardware.pci import (
+    class_code,
+    generation_of,
+    hexadecimal,
+    kind_of,
+    lanes_of,
+    normal_address,
+    numa_key,
+    vendor_name,
+)
+from plait.hardware.safe_xml import Element, first_tag, read_xml
+from plait.hardware.topology import (
+    CapacityGroup,
+    Component,
+    ComponentKind,
+    Conflict,
+    Fragment,
+    Link,
+    LinkKind,
+    Locality,
+    PciPort,
+)
+from plait.hardware.values import Source, Value
+
+NAME = "nccl_xml"
+ROOT_KEY = "system"
+UNKNOWN_PEER = "?"
+"""Far end of a link whose file names the device itself as target (virtual machines do): it exists, unknown where."""
+
+GPU_TAGS = frozenset({"gpu", "apu"})
+LINK_TAGS: Mapping[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi", "c2c": "c2c", "pcilink": "pcie"}
+_FRAGMENT_ROOTS = frozenset({"cpu", "pci"})
+_NVSWITCH_CLASS = 0x0680
+_IDLE = 2
+"""Highest generation that an idle link falls back to; a lower one above faster devices is taken for such a reading."""
+_MOST_LINKS = 1024
+"""Links a component that are believed."""
+
+
+class NcclXml:
+    """Reads NCCL topology and graph files."""
+
+    name = NAME
+
+    def recognises(self, data: bytes) -> float:
+        """Returns how sure it is, by the first element's name."""
+        tag = first_tag(data)
+        if tag in {"system", "graphs"}:
+            return 0.95
+        return 0.6 if tag in _FRAGMENT_ROOTS else 0.0
+
+    def read(self, data: bytes, origin: str) -> Fragment:
+        """Returns what the file says.
+
+        Raises:
+            UnreadableDump: it has no element of a topology or graph file.
+        """
+        wrap = "system" if first_tag(data) in _FRAGMENT_ROOTS else None
+        document = read_xml(data, wrap_in=wrap)
+        root = document.root
+        if root is None or not any(e.tag in {"cpu", "pci", "gpu", "apu", "net", "graph"} for e in root.walk()):
+            raise UnreadableDump(f"{origin}: no element of an NCCL topology in it {document.stopped}".rstrip())
+        reader = _Reader(origin)
+        if document.stopped:
+            reader.unread.append(f"{origin}: {document.stopped}; read up to there")
+        if root.tag == "graphs":
+            return reader.graphs(root)
+        reader.topology(root)
+        return reader.fragment()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the tree an element stands: the parent's key and what it inherits."""
+
+    parent: str | None
+    locality: Locality = field(default_factory=Locality)
+    host: str = ""
+
+
+@dataclass(slots=True)
+class _Reader:
+    origin: str
+    components: dict[str, Component] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+    groups: list[CapacityGroup] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    tclass: dict[tuple[str, str], str] = field(default_factory=dict)
+    _pending: list[tuple[str, str, Element]] = field(default_factory=list)
+    _hosts: dict[str, str] = field(default_factory=dict)
+    _listed: dict[str, int] = field(default_factory=dict)
+    _nameless: int = 0
+
+    def topology(self, root: Element) -> None:
+        hashes = dict.fromkeys(h for e in root.walk() if e.tag == "cpu" and (h := e.attributes.get("host_hash")))
+        if len(hashes) > 1:
+            self._hosts = {h: f"{h}/" for h in hashes}
+        extra = {**root.attributes, "root": root.tag, "elements": " ".join(sorted({e.tag for e in root.walk()}))}
+        self.components[ROOT_KEY] = Component(key=ROOT_KEY, name=root.tag, kind="other", extra=extra)
+        self._children(root.children, _Place(None))
+        for key, host, element in self._pending:
+            self._link(key, host, element)
+        self._check()
+
+    def fragment(self) -> Fragment:
+        return Fragment(
+            origin=self.origin,
+            format=NAME,
+            components=tuple(self.components.values()),
+            links=tuple(self.links),
+            groups=tuple(self.groups),
+            conflicts=tuple(Conflict(subject=k, said=(f"listed {n} times",)) for k, n in self._listed.items()),
+            unread=tuple(self.unread),
+            warnings=tuple(self.warnings),
+            tables={"tclass": self.tclass} if self.tclass else {},
+        )
+
+    def _children(self, elements: list[Element], place: _Place) -> None:
+        for child in elements:
+            if child.tag == "cpu":
+                self._cpu(child, place)
+            elif child.tag == "pci":
+                self._pci(child, place)
+            elif child.tag in GPU_TAGS:
+                self._lone_gpu(child, place)
+            elif child.tag == "net":
+                self._lone_net(child, place)
+            elif child.tag in {"nic", "system"}:
+                self._children(child.children, place)
+            else:
+                self.unread.append(f"{self.origin}:{child.line}: <{child.tag}> is not known here")
+
+    def _add(self, component: Component) -> str:
+        """Adds it under its key, or under one that is free; returns that key."""
+        key, number = component.key, 1
+        while key in self.components:
+            number += 1
+            key = f"{component.key}#{number}"
+        if number > 1:
+            self._listed[component.key] = number
+        self.components[key] = replace(component, key=key)
+        return key
+
+    def _cpu(self, element: Element, place: _Place) -> None:
+        attributes = element.attributes
+        host = self._hosts.get(attributes.get("host_hash", ""), place.host)
+        node = _whole(attributes.get("numaid", ""))
+        cpus = cpus_of_mask(attributes.get("affinity", "")) or None
+        why = "" if node is not None else f"numaid is {attributes.get('numaid')!r}"
+        locality = Locality(cpus=cpus, numa_nodes=None if node is None else (node,), why_unknown=why)
+        key = self._add(
+            Component(
+                key=host + ("cpu" if node is None else numa_key(node)),
+                name="cpu",
+                kind="numa",
+                vendor=attributes.get("vendor"),
+                index=node,
+                locality=locality,
+                extra=dict(attributes),
+            )
+        )
+        self._children(element.children, _Place(key, locality, host))
+
+    def _pci(self, element: Element, place: _Place) -> None:
+        gpus = [e for e in element.children if e.tag in GPU_TAGS]
+        nets = [net for e in element.children if e.tag == "nic" for net in e.all("net")] + element.all("net")
+        component = self._pci_function(element, place)
+        if len(gpus) == 1:
+            component = _with_gpu(component, gpus[0])
+        if len(nets) == 1:
+            component = _with_net(component, nets[0])
+        key = self._add(component)
+        inner = replace(place, parent=key)
+        if len(gpus) == 1:
+            self._pending += [(key, place.host, e) for e in gpus[0].children]
+        if len(nets) > 1:
+            self._ports(key, nets, inner)
+        for child in element.children:
+            if child.tag in LINK_TAGS:
+                self._pending.append((key, place.host, child))
+            elif child.tag == "nic":
+                self._children([e for e in child.children if e.tag != "net"], inner)
+            elif child.tag != "net" and (child.tag not in GPU_TAGS or len(gpus) > 1):
+                self._children([child], inner)
+
+    def _pci_function(self, element: Element, place: _Place) -> Component:
+        """Returns the component of a ``pci`` element from its own attributes."""
+        attributes = element.attributes
+        address = normal_address(attributes.get("busid", ""))
+        vendor = hexadecimal(attributes.get("vendor", ""))
+        kind = kind_of(class_code(attributes.get("class", "")), vendor)
+        tags = {e.tag for e in element.children}
+        if tags & GPU_TAGS and kind != "npu":
+            kind = "gpu"  # whatever its class says
+        elif kind == "other" and "pci" in tags:
+            kind = "bridge"
+        if address is None:
+            self._nameless += 1
+            self.unread.append(f"{self.origin}:{element.line}: pci with the bus id {attributes.get('busid')!r}")
+        return Component(
+            key=place.host + (address or f"pci without address {self._nameless}"),
+            name=attributes.get("busid", "pci"),
+            kind=kind,
+            vendor=vendor_name(vendor),
+            pci_address=address,
+            parent=place.parent,
+            locality=place.locality,
+            pci=PciPort(
+                generation=generation_of(attributes.get("link_speed", "")),
+                lanes=lanes_of(attributes.get("link_width", "")),
+            ),
+            extra={**attributes, "nic": ""} if "nic" in tags else dict(attributes),
+        )
+
+    def _ports(self, nic: str, nets: list[Element], place: _Place) -> None:
+        names = [self._lone_net(net, place) for net in nets]
+        rates = [self.components[name].rate_bytes_per_s.value for name in names]
+        total = None if any(rate is None for rate in rates) else float(sum(rate for rate in rates if rate is not None))
+        detail = f"sum of the {len(nets)} ports of {nic}, not measured"
+        self.groups.append(CapacityGroup(id=f"nic:{nic}", kind="nic", bytes_per_s=Value(total, Source.CLI, detail)))
+
+    def _lone_gpu(self, element: Element, place: _Place) -> None:
+        name = f"{element.tag}{element.attributes.get('dev', '')}"
+        key = self._add(_with_gpu(_bare(place.host + name, "gpu", place), element))
+        self._pending += [(key, place.host, e) for e in element.children]
+
+    def _lone_net(self, element: Element, place: _Place) -> str:
+        name = element.attributes.get("name") or f"net{element.attributes.get('dev', '')}"
+        return self._add(_with_net(_bare(place.host + name, "nic", place), element))
+
+    def _link(self, source: str, host: str, element: Element) -> None:
+        kind = LINK_TAGS.get(element.tag)
+        if kind is None or len(self.links) >= _MOST_LINKS * max(1, len(self.components)):
+            self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> is not known here")
+            return
+        attributes = element.attributes
+        count = _whole(attributes.get("count", "1"))
+        if not count:
+            self.unread.append(f"{self.origin}:{element.line}: {element.tag} with count {attributes.get('count')!r}")
+            return
+        if kind == "c2c":
+            self._chip_link(source, attributes, count)
+            return
+        printed = attributes.get("target", "")
+        address = normal_address(printed)
+        if address is None:
+            self.unread.append(f"{self.origin}:{element.line}: {element.tag} to {printed!r}")
+            return
+        target = host + address
+        if "tclass" in attributes:
+            self.tclass[source, printed] = attributes["tclass"]
+        if target == source:
+            target = UNKNOWN_PEER
+        elif target not in self.components and class_code(attributes.get("tclass", "")) == _NVSWITCH_CLASS:
+            # Printed as a target only: what hangs on the other end of NVLink with this class is an NVSwitch.
+            self.components[target] = Component(
+                key=target, name=printed, kind="switch", vendor="nvidia", pci_address=address, extra={"seen": "target"}
+            )
+        self.links.append(Link(a=source, b=target, kind=kind, count=count, raw=printed))
+
+    def _chip_link(self, source: str, attributes: Mapping[str, str], count: int) -> None:
+        """NVLink-C2C to the CPU; its ``bw`` is in MB/s a link."""
+        place: str | None = source
+        while place is not None and self.components[place].kind != "numa":
+            place = self.components[place].parent
+        rate = _number(attributes.get("bw", ""))
+        known = rate is not None and rate > 0
+        value = Value(rate * 1e6 * count if known and rate is not None else None, Source.CLI, self.origin)
+        self.links.append(
+            Link(
+                a=source,
+                b=place or UNKNOWN_PEER,
+                kind="c2c",
+                count=count,
+                bytes_per_s=value,
+                raw=attributes.get("bw", ""),
+            )
+        )
+
+    def _check(self) -> None:
+        for component in list(self.components.values()):
+            parent = self.components.get(component.parent or "")
+            own, above = component.pci.generation, parent.pci.generation if parent else None
+            if parent is not None and own is not None and above is not None and above <= _IDLE < own:
+                idle = replace(parent.pci, is_idle_reading=True)
+                self.components[parent.key] = replace(self.components[parent.key], pci=idle)
+                self.warnings.append(
+                    f"{parent.name} says PCIe generation {above} above {component.name} at {own}: "
+                    "probably read while the link was idle"
+                )
+        unknown = [
+            c.name
+            for c in self.components.values()
+            if c.kind in {"gpu", "npu"} and c.pci_address and (c.pci.generation is None or c.pci.lanes is None)
+        ]
+        if unknown:
+            self.warnings.append(f"PCIe speed is not told for {', '.join(unknown)}; NCCL would take generation 3 x16")
+        if any(link.b == UNKNOWN_PEER for link in self.links):
+            self.warnings.append("links name the device itself as their target: they exist, their far ends are unknown")
+
+    def graphs(self, root: Element) -> Fragment:
+        """Reads what NCCL chose: rings and trees by rank number, no topology."""
+        tables: dict[str, dict[tuple[str, str], str]] = {}
+        components: dict[str, Component] = {
+            ROOT_KEY: Component(key=ROOT_KEY, name=root.tag, kind="other", extra={**root.attributes, "root": root.tag})
+        }
+        for number, graph in enumerate(root.all("graph")):
+            table = {("graph", name): value for name, value in graph.attributes.items()}
+            for n, channel in enumerate(graph.all("channel")):
+                steps = [f"{e.tag}:{e.attributes.get('dev', '')}" for e in channel.children]
+                table["channel", str(n)] = " ".join(steps)
+                for element in channel.children:
+                    self._named_in_graph(components, element)
+            tables[f"graph {number}"] = table
+        return Fragment(
+            origin=self.origin,
+            format=NAME,
+            components=tuple(components.values()),
+            unread=tuple(self.unread),
+            hides=("links", "numa", "pci"),
+            tables=tables,
+        )
+
+    def _named_in_graph(self, components: dict[str, Component], element: Element) -> None:
+        dev = element.attributes.get("dev", "")
+        kind: ComponentKind | None = "gpu" if element.tag in GPU_TAGS else "nic" if element.tag == "net" else None
+        if kind is None or not dev:
+            self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> in a channel")
+            return
+        key = f"{element.tag}{dev}"
+        components.setdefault(key, Component(key=key, name=key, kind=kind, index=_whole(dev)))
+
+
+def _bare(key: str, kind: ComponentKind, place: _Place) -> Component:
+    name = key.rpartition("/")[2]
+    return Component(key=key, name=name, kind=kind, parent=place.parent, locality=place.locality)
+
+
+def _with_gpu(component: Component, element: Element) -> Component:
+    attributes = element.attributes
+    extra = {**component.extra, "gpu.tag": element.tag, **_prefixed("gpu", attributes)}
+    return replace(component, index=_whole(attributes.get("dev", "")), extra=extra)
+
+
+def _with_net(component: Component, element: Element) -> Component:
+    attributes = element.attributes
+    speed = _number(attributes.get("speed", ""))
+    rate = speed * 1e6 / 8 if speed is not None and speed > 0 else None
+    detail = "net speed in Mb/s" if rate is not None else f"net speed is {attributes.get('speed')!r}"
+    kind: ComponentKind = component.kind if component.kind in {"gpu", "npu"} else "nic"
+    return replace(
+        component,
+        kind=kind,
+        name=attributes.get("name") or component.name,
+        index=component.index if kind != "nic" else _whole(attributes.get("dev", "")),
+        rate_bytes_per_s=Value(rate, Source.CLI, detail),
+        extra={**component.extra, "net.tag": element.tag, **_prefixed("net", attributes)},
+    )
+
+
+def _prefixed(prefix: str, attributes: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}.{name}": value for name, value in attributes.items()}
+
+
+def _whole(text: str) -> int | None:
+    """Returns a whole number of 0 or more, ``None`` for anything else (-1 is NCCL's unknown)."""
+    stripped = text.strip()
+    return int(stripped) if stripped.isascii() and stripped.isdigit() and len(stripped) < 10 else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e12 else None
