@@ -1,10 +1,14 @@
 """Readers of what users can paste or capture; one file a kind, one line here."""
 
+from plait.hardware.importers.hwloc_xml import HwlocXml
 from plait.hardware.importers.importer import Importer, UnreadableDump
 from plait.hardware.importers.nccl_xml import NcclXml
 from plait.hardware.topology import Fragment
 
-IMPORTERS: tuple[Importer, ...] = (NcclXml(),)
+IMPORTERS: tuple[Importer, ...] = (
+    NcclXml(),
+    HwlocXml(),
+)
 """Every importer; adding one is one file and one line."""
 
 _SURE_ENOUGH = 0.1
