@@ -3,6 +3,7 @@
 from plait.hardware.importers.hwloc_xml import HwlocXml
 from plait.hardware.importers.importer import Importer, UnreadableDump
 from plait.hardware.importers.nccl_xml import NcclXml
+from plait.hardware.importers.topo_matrix import TopologyMatrix
 from plait.hardware.topology import Fragment
 
 IMPORTERS: tuple[Importer, ...] = (

@@ -1,0 +1,352 @@
+"""The square tables of vendors' topology commands, read from text that lost tabs, cells, rows or line breaks.
+
+One rule runs through it: the diagonal says where a row is. A cell counts only where the row's own column holds the
+mark of the diagonal, or where the cells behind the mark are exactly as many as the header says. What cannot be placed
+so is left unread; nothing is shifted into a free column.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from plait.hardware.importers.cells import is_affinity, is_self, link_of, pieces_of
+from plait.hardware.importers.matrix_header import QUOTES, header_of, is_cell, is_name, longer_header
+from plait.hardware.importers.paste import Paste, words
+
+_TWO_WORDS = re.compile(r"\bGPU ([0-9]{1,3}/[0-9]{1,3})(?![0-9])", re.ASCII)
+_CAPTION = re.compile(r"={2,}\s*([^=]{3,80}?)\s*={2,}|([A-Z][A-Z -]{4,60} TABLE):")
+_PIECE_OF_CELL = re.compile(r"[A-Z0-9]{1,3}", re.ASCII)
+_MOST_TABLES = 64
+
+
+@dataclass(slots=True)
+class Row:
+    """One row: cells by column name, unknown ones absent; ``tail`` is what follows, empty fields kept where tabs show.
+
+    ``is_cut`` says that the text ends inside this row, so that its last word may be a piece of a word.
+    """
+
+    name: str
+    line: int
+    cells: dict[str, str]
+    tail: list[str]
+    is_cut: bool = False
+    last_is_cell: bool = False
+
+
+@dataclass(slots=True)
+class Matrix:
+    """A square table: columns in the header's order, ``None`` where a name cannot be read."""
+
+    line: int
+    caption: str
+    columns: list[str | None]
+    titles: list[str]
+    rows: dict[str, Row] = field(default_factory=dict)
+    unread: list[int] = field(default_factory=list)
+    disagreeing: list[tuple[str, int]] = field(default_factory=list)
+    is_doubtful: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The devices of the header."""
+        return [name for name in self.columns if name is not None]
+
+    def cells(self) -> Iterator[tuple[str, str, str]]:
+        """Yields row, column and cell, without the diagonal."""
+        for row in self.rows.values():
+            for column, cell in row.cells.items():
+                if column != row.name:
+                    yield row.name, column, cell
+
+
+@dataclass(slots=True)
+class _Split:
+    """A row's words put in order: cells left and right of the diagonal (``None``: cannot be placed), then the tail."""
+
+    left: list[str] | None
+    right: list[str] | None
+    tail: list[str]
+    is_complete: bool = True
+
+
+def find_matrices(paste: Paste) -> list[Matrix]:
+    """Returns the square tables of a paste in order; a header without a single readable row counts where it is sure."""
+    return _Finder(paste).run()
+
+
+def has_matrix(paste: Paste) -> bool:
+    """Returns whether some line is the header of a square table with a readable row behind it."""
+    return any(matrix.rows for matrix in find_matrices(paste))
+
+
+class _Finder:
+    def __init__(self, paste: Paste) -> None:
+        self._lines = [_TWO_WORDS.sub("GPU\x1f\\1", line) for line in paste.lines]
+        self._is_whole = paste.is_whole
+        self._last = max((i for i, line in enumerate(self._lines) if line.strip()), default=-1)
+        self._found: list[Matrix] = []
+        self._caption = ""
+
+    def run(self) -> list[Matrix]:
+        i = 0
+        while i < len(self._lines) and len(self._found) < _MOST_TABLES:
+            i = self._take(i)
+        sure = [m for m in self._found if m.rows or not m.is_doubtful]
+        for matrix in sure:
+            _restore(matrix)
+        return sure
+
+    def _take(self, i: int) -> int:
+        line = self._lines[i]
+        if not line.strip():
+            return i + 1
+        caption = _CAPTION.search(line)
+        if caption:
+            self._caption = caption[1] or caption[2]
+            return i + 1
+        after = self._take_header(i)
+        if after:
+            return after
+        return (self._take_row(self._found[-1], i) if self._found else 0) or i + 1
+
+    def _take_header(self, i: int) -> int:
+        text = self._lines[i]
+        header = header_of(text, is_cut=self._is_cut(i))
+        if header is None:
+            return 0
+        i += 1
+        while i < len(self._lines) and self._lines[i].strip() and not _starts_row(self._lines[i]):
+            longer = longer_header(text, self._lines[i], header, is_cut=self._is_cut(i))
+            if longer is None:
+                break
+            text, header = longer
+            i += 1
+        names = [name for name in header.columns if name is not None]
+        doubtful = header.bad > 0 or not names or not header.titles
+        self._found.append(Matrix(i, self._caption, header.columns, header.titles, is_doubtful=doubtful))
+        self._caption = ""
+        return i
+
+    def _take_row(self, matrix: Matrix, i: int) -> int:
+        label, rest = _label_of(self._lines[i], matrix.columns)
+        if not label:
+            return 0
+        first, text = i, rest
+        split = _split(text, matrix, label)
+        while split is not None and self._goes_on(split, matrix, i + 1):
+            longer = self._longest(text, self._lines[i + 1], matrix, label)
+            if longer is None:
+                break
+            text, split = longer
+            i += 1
+        if split is not None and not split.is_complete and i != self._last:
+            split.right = None  # cells are missing inside the row, or it was cut by hand: no telling which
+        if split is None or not self._keep(matrix, label, split, first, i):
+            if _starts_row(self._lines[first]):
+                matrix.unread.append(first + 1)
+            return 0
+        return i + 1
+
+    def _goes_on(self, split: _Split, matrix: Matrix, i: int) -> bool:
+        """Whether the row may be wrapped onto line ``i``."""
+        is_short = not split.is_complete or len(split.tail) < len(matrix.titles)
+        if not is_short or i >= len(self._lines) or not self._lines[i].strip() or _starts_row(self._lines[i]):
+            return False
+        found = words(self._lines[i])
+        if split.is_complete:
+            return all(is_affinity(word) for word in found)
+        return all(is_cell(w) or is_affinity(w) or pieces_of(w) or _PIECE_OF_CELL.fullmatch(w) for w in found)
+
+    def _longest(self, text: str, more: str, matrix: Matrix, label: str) -> tuple[str, _Split] | None:
+        before = _split(text, matrix, label)
+        for glue in (" ", ""):
+            joined = f"{text}{glue}{more.lstrip() if glue else more}"
+            split = _split(joined, matrix, label)
+            if split is None or len(split.tail) > len(matrix.titles):
+                continue
+            if split.is_complete or (before is not None and not before.is_complete and split.right is not None):
+                return joined, split
+        return None
+
+    def _keep(self, matrix: Matrix, label: str, split: _Split, first: int, last: int) -> bool:
+        name = _claim(matrix, label, split)
+        if name is None:
+            return False
+        index = matrix.columns.index(name)
+        placed = [
+            *zip(matrix.columns, split.left or (), strict=False),
+            *zip(matrix.columns[index + 1 :], split.right or (), strict=False),
+        ]
+        cells = {column: cell for column, cell in placed if column is not None and cell}
+        is_cut = self._is_cut(last)
+        row = Row(name, first + 1, cells, split.tail, is_cut=is_cut, last_is_cell=is_cut and not split.tail)
+        known = matrix.rows.get(name)
+        if known is None:
+            matrix.rows[name] = row
+        elif known.cells != cells or known.tail != split.tail:
+            matrix.disagreeing.append((name, first + 1))
+        return True
+
+    def _is_cut(self, i: int) -> bool:
+        return i == self._last and i == len(self._lines) - 1 and not self._is_whole
+
+
+def _restore(matrix: Matrix) -> None:
+    """Puts the blank back into names of two words."""
+    if not any("\x1f" in name for name in matrix.names):
+        return
+
+    def plain(name: str) -> str:
+        return name.replace("\x1f", " ")
+
+    matrix.columns = [None if name is None else plain(name) for name in matrix.columns]
+    for row in matrix.rows.values():
+        row.name = plain(row.name)
+        row.cells = {plain(column): cell for column, cell in row.cells.items()}
+    matrix.rows = {row.name: row for row in matrix.rows.values()}
+
+
+def _starts_row(line: str) -> bool:
+    """Whether a line begins with a device and a cell."""
+    found = words(line)
+    return len(found) > 1 and is_name(found[0]) and (is_cell(found[1]) or found[1] == "0")
+
+
+def _label_of(line: str, columns: Sequence[str | None]) -> tuple[str, str]:
+    """Returns the device that a row begins with and the rest of the line; empty where it begins with none."""
+    bare = line.lstrip(" \t|" + QUOTES)
+    match = re.match(r"[^\s|]+", bare)
+    if match is None:
+        return "", ""
+    word = match[0].rstrip(":" + QUOTES)
+    if word in columns:
+        return word, bare[match.end() :]
+    folded = next((name for name in columns if name is not None and name.lower() == word.lower()), None)
+    if folded is not None:
+        return folded, bare[match.end() :]
+    # "GPU0X", "GPU1NV1": the longest name whose rest begins like a cell.
+    glued = [n for n in columns if n is not None and word.startswith(n) and re.match(r"[A-Z]", word[len(n) :])]
+    if glued:
+        name = max(glued, key=len)
+        return name, bare[len(name) :]
+    return (word, bare[match.end() :]) if is_name(word) else ("", "")
+
+
+def _split(rest: str, matrix: Matrix, label: str) -> _Split | None:
+    """Returns a row's words in order, ``None`` where the diagonal does not stand where the header puts the label."""
+    size = len(matrix.columns)
+    index = matrix.columns.index(label) if label in matrix.columns else None
+    return (_by_tabs(rest, size, index) if "\t" in rest else None) or _by_words(rest, size, index)
+
+
+def _by_tabs(rest: str, size: int, index: int | None) -> _Split | None:
+    fields = [piece.strip() for piece in rest.split("\t")]
+    if not fields[0]:
+        fields = fields[1:]
+    if index is None or len(fields) < size or not is_self(fields[index]):
+        return None
+    cells, tail = fields[:size], fields[size:]
+    if any(" " in cell or is_affinity(cell) for cell in cells):
+        return None
+    if any("#" in piece or link_of(piece) is not None or is_self(piece) for piece in tail):
+        return None
+    return _Split(cells[:index], cells[index + 1 :], _without_empty_end(tail))
+
+
+def _without_empty_end(tail: list[str]) -> list[str]:
+    while tail and not tail[-1]:
+        tail = tail[:-1]
+    return tail
+
+
+def _by_words(rest: str, size: int, index: int | None) -> _Split | None:
+    tokens: list[str] = []
+    for word in words(rest):
+        if word.startswith("#"):
+            break
+        tokens.extend(pieces_of(word) or [word])
+    if index is not None and len(tokens) == size and tokens[index] == "0":
+        return _Split(tokens[:index], tokens[index + 1 :], [])  # rocm-smi marks the diagonal with 0
+    marks = [at for at, token in enumerate(tokens[:size]) if is_self(token)]
+    if index is None:
+        return _whole_row(tokens, size, marks)
+    if index not in marks and len(marks) != 1:
+        return _without_mark(tokens, size, index)
+    at = index if index in marks else marks[0]
+    right, tail, is_complete = _behind(tokens[at + 1 :], size - 1 - index)
+    if at != index and not is_complete:
+        return None  # the label contradicts the diagonal
+    return _Split(tokens[:at] if at == index else None, right, tail, is_complete)
+
+
+def _whole_row(tokens: list[str], size: int, marks: list[int]) -> _Split | None:
+    """A row whose label the header lacks: only a full one can say which column it is."""
+    if len(marks) != 1:
+        return None
+    right, tail, is_complete = _behind(tokens[marks[0] + 1 :], size - 1 - marks[0])
+    return _Split(tokens[: marks[0]], right, tail) if is_complete else None
+
+
+def _without_mark(tokens: list[str], size: int, index: int) -> _Split | None:
+    """A row whose diagonal is destroyed: it counts where all other cells are there and are cells."""
+    body = tokens[:size]
+    if len(body) < size or not all(is_cell(cell) for at, cell in enumerate(body) if at != index):
+        return None
+    if len(tokens) > size and not is_affinity(tokens[size]):
+        return None
+    return _Split(body[:index], body[index + 1 :], tokens[size:])
+
+
+def _behind(tokens: list[str], needed: int) -> tuple[list[str] | None, list[str], bool]:
+    """Returns the cells behind the diagonal, the tail, and whether the cells are as many as the header says."""
+    count = next((at for at, token in enumerate(tokens) if is_affinity(token)), len(tokens))
+    if count == needed:
+        return tokens[:needed], tokens[needed:], True
+    if count > needed:
+        extra = tokens[needed:count]
+        if all(is_cell(cell) for cell in tokens[:needed]) and not any(is_cell(word) for word in extra):
+            return tokens[:needed], tokens[needed:], True
+        return None, tokens[count:], False
+    if count == len(tokens):
+        return tokens, [], False  # the row ends early: whether cells are missing inside it, the caller decides
+    return None, tokens[count:], False
+
+
+def _claim(matrix: Matrix, label: str, split: _Split) -> str | None:
+    """Returns the name of a row's column, ``None`` where header and label contradict each other.
+
+    A column whose name cannot be read takes the label of its row. Where both can be read and differ, the one that
+    continues its neighbours' numbers is right; where neither does, the column is nobody's.
+    """
+    if label in matrix.columns:
+        return label
+    index = len(split.left or ())
+    named = matrix.columns[index]
+    if named is None:
+        matrix.columns[index] = label
+        return label
+    if named in matrix.rows:
+        return None
+    fits_label, fits_named = (_continues(matrix.columns, index, name) for name in (label, named))
+    if fits_named and not fits_label:
+        return named
+    _rename(matrix, index, named, label if fits_label and not fits_named else None)
+    return label if fits_label and not fits_named else None
+
+
+def _continues(columns: Sequence[str | None], index: int, name: str) -> bool:
+    number = re.search(r"[0-9]+$", name)
+    if number is None:
+        return False
+    stem = name[: number.start()]
+    neighbours = {f"{stem}{int(number[0]) + step}": index + step for step in (-1, 1)}
+    return any(0 <= at < len(columns) and columns[at] == other for other, at in neighbours.items())
+
+
+def _rename(matrix: Matrix, index: int, old: str, new: str | None) -> None:
+    matrix.columns[index] = new
+    for row in matrix.rows.values():
+        cell = row.cells.pop(old, None)
+        if cell is not None and new is not None:
+            row.cells[new] = cell

@@ -1,0 +1,96 @@
+"""The header of a square table: the devices, glued or wrapped or with a word that cannot be read, and the titles."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plait.hardware.importers.cells import is_affinity, is_self, is_unknown, link_of, p2p_of
+from plait.hardware.importers.paste import LONGEST_LINE, words
+
+TITLES = ("CPU Affinity", "NUMA Affinity", "Node Affinity", "GPU NUMA ID")
+"""Columns behind the square part, as vendors print them."""
+
+ACCELERATOR = re.compile(
+    r"(?:GPU|NPU|MLU|DCU|HCU|XPU|PPU|MetaX)[0-9]{1,4}|GPU\x1f[0-9]{1,3}/[0-9]{1,3}|Phy-ID[0-9]{1,4}",
+    re.ASCII | re.IGNORECASE,
+)
+_TITLE = re.compile(r"(CPU|NUMA|Node)\s*Affinity|(GPU)\s*NUMA\s*ID", re.IGNORECASE)
+_GLUED = re.compile(
+    r"(?:GPU|NPU|NIC|MLU|DCU|HCU)[0-9]+|Phy-ID[0-9]+|mlx[0-9]+_(?:bond_)?[0-9]+|ib[0-9]+", re.ASCII | re.IGNORECASE
+)
+_OTHER_NAME = re.compile(r"[A-Za-z](?=[A-Za-z_.:-]*[0-9])[A-Za-z0-9_.:-]{1,31}", re.ASCII)
+QUOTES = "`'\"*"
+"""Marks that notes put around words of a table."""
+
+
+@dataclass(slots=True)
+class Header:
+    """Columns in order (``None``: a word that names no device), titles behind them, and how many words are bad."""
+
+    columns: list[str | None]
+    titles: list[str]
+    bad: int
+
+
+def header_of(line: str, *, is_cut: bool) -> Header | None:
+    """Returns the header that a line is, ``None`` where it is none.
+
+    Args:
+        line: The line, wrapped parts joined.
+        is_cut: Whether the text ends inside it, so that its last word may be the beginning of a longer one.
+    """
+    if not ACCELERATOR.search(line) or len(line) > LONGEST_LINE:
+        return None
+    titles = [_title(m) for m in _TITLE.finditer(line)]
+    tokens = words(_TITLE.sub(" ", line).translate({ord(c): " " for c in QUOTES}))
+    if is_cut and tokens and not _TITLE.search(line[-16:]):
+        tokens.pop()  # the last word may be the beginning of a longer one
+    if not tokens or (len(tokens) > 1 and is_cell(tokens[1]) and not is_name(tokens[1])):
+        return None
+    columns = _columns(tokens)
+    if columns and columns[0] is None and not line[:1].isspace():
+        columns = columns[1:]  # a word in the corner
+    names = [name for name in columns if name is not None]
+    bad = len(columns) - len(names)
+    if not any(ACCELERATOR.fullmatch(name) for name in names) or bad * 2 > len(names):
+        return None
+    return Header(columns, titles, bad)
+
+
+def _columns(tokens: Sequence[str]) -> list[str | None]:
+    columns: list[str | None] = []
+    for token in tokens:
+        glued = _GLUED.findall(token)
+        if len(glued) > 1 and "".join(glued) == token:
+            columns.extend(glued)
+        else:
+            columns.append(token if is_name(token) else None)
+    return [None if name is not None and name in columns[:at] else name for at, name in enumerate(columns)]
+
+
+def longer_header(text: str, more: str, header: Header, *, is_cut: bool) -> tuple[str, Header] | None:
+    """Returns the header with a wrapped line joined, ``None`` where that line is none of it."""
+    for glue in (" ", ""):
+        joined = f"{text}{glue}{more.lstrip() if glue else more}"
+        longer = header_of(joined, is_cut=is_cut)
+        if longer is None or longer.bad > 0:
+            continue
+        if len(longer.columns) + len(longer.titles) > len(header.columns) + len(header.titles) - header.bad:
+            return joined, longer
+    return None
+
+
+def is_name(token: str) -> bool:
+    """Returns whether a word can name a device: an accelerator, or any word with a digit that is no cell."""
+    if ACCELERATOR.fullmatch(token):
+        return True
+    return _OTHER_NAME.fullmatch(token) is not None and link_of(token) is None and not is_affinity(token)
+
+
+def _title(match: re.Match[str]) -> str:
+    return "GPU NUMA ID" if match[2] else {"cpu": TITLES[0], "numa": TITLES[1], "node": TITLES[2]}[match[1].lower()]
+
+
+def is_cell(word: str) -> bool:
+    """Returns whether a word is what a cell of these tables holds."""
+    return link_of(word) is not None or is_self(word) or is_unknown(word) or p2p_of(word) is not None
