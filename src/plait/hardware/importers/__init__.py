@@ -8,6 +8,7 @@ from plait.hardware.topology import Fragment
 
 IMPORTERS: tuple[Importer, ...] = (
     NcclXml(),
+    TopologyMatrix(),
     HwlocXml(),
 )
 """Every importer; adding one is one file and one line."""
