@@ -1,15 +1,23 @@
 """Published figures of well-known accelerator types, each with its source; read from ``accelerators.toml``."""
 
-import functools
-import importlib.resources
-import tomllib
-from typing import Any
-
 from plait.errors import PlaitError
+from plait.hardware.catalog.matching import ModelMatch, match_model
+from plait.hardware.catalog.rows import types, variants
 from plait.hardware.device import DeviceCapability
 from plait.words import did_you_mean
 
-_GIB = 2**30
+__all__ = [
+    "ASSUMED_SUSTAINED_RATIO",
+    "ASSUMED_TFLOPS",
+    "ModelMatch",
+    "UnknownAccelerator",
+    "capability",
+    "family_of",
+    "known_types",
+    "known_variants",
+    "match_model",
+    "predicted_speed",
+]
 
 ASSUMED_SUSTAINED_RATIO = 0.73
 """Median over the seven types whose largest bf16 matrix product was measured (stas00/ml-engineering)."""
@@ -26,21 +34,35 @@ class UnknownAccelerator(PlaitError):
 
 
 def known_types() -> tuple[str, ...]:
-    """Returns every accelerator type of the catalogue, as its vendor writes it."""
-    return tuple(_catalogue())
+    """Returns every accelerator type of the catalogue, as its vendor writes it: the words of job and cluster files."""
+    return tuple(types())
+
+
+def known_variants(accelerator_type: str | None = None) -> tuple[str, ...]:
+    """Returns the forms that differ in figures (``A100-PCIE-80GB``), of one type or of all."""
+    return tuple(name for name, row in variants().items() if accelerator_type is None or row.family == accelerator_type)
+
+
+def family_of(name: str) -> str:
+    """Returns the accelerator type that jobs name for a type or one of its variants (``A100-PCIE-80GB``: ``A100``).
+
+    Raises:
+        UnknownAccelerator: neither is in the catalogue.
+    """
+    return capability(name).family
 
 
 def capability(accelerator_type: str) -> DeviceCapability:
-    """Returns the published figures of one device of this type.
+    """Returns the published figures of one device of this type or of this variant of one.
 
     Where a package holds several devices (MI250: two) the figures are those of one device, as programs see it.
 
     Raises:
         UnknownAccelerator: the type is not in the catalogue; the message names the nearest one that is.
     """
-    found = _catalogue().get(accelerator_type)
+    found = types().get(accelerator_type) or variants().get(accelerator_type)
     if found is None:
-        hint = did_you_mean(accelerator_type, _catalogue())
+        hint = did_you_mean(accelerator_type, types())
         raise UnknownAccelerator(f"unknown accelerator type {accelerator_type!r}{hint}")
     return found
 
@@ -73,9 +95,11 @@ def predicted_speed(accelerator_type: str, precision: str) -> tuple[float, str]:
 
 def _sustained(figures: DeviceCapability, precision: str) -> tuple[float, str]:
     # The measurements are of matrix units; they say nothing of the vector units that fp32 and fp64 run on.
-    if figures.sustained_ratio is None or precision in {"fp32", "fp64"}:
+    measured = figures.sustained_ratios
+    if not measured or precision in {"fp32", "fp64"}:
         return ASSUMED_SUSTAINED_RATIO, "the median of other types, assumed"
-    return figures.sustained_ratio, "measured on this type in bf16"
+    own = precision if precision in measured else next(iter(measured))
+    return measured[own], f"measured on this type in {own}"
 
 
 def _found(figures: DeviceCapability, wanted: str, used: str, peak: float) -> str:
@@ -84,35 +108,3 @@ def _found(figures: DeviceCapability, wanted: str, used: str, peak: float) -> st
         return f"{name}: {peak:g} dense TFLOPS in {used}"
     lack = "no figure for" if wanted in figures.precisions else "no"
     return f"{name} has {lack} {wanted}: {peak:g} dense TFLOPS in {used}"
-
-
-@functools.cache
-def _catalogue() -> dict[str, DeviceCapability]:
-    text = importlib.resources.files(__name__).joinpath("accelerators.toml").read_text(encoding="utf-8")
-    return {name: _read(name, row) for name, row in tomllib.loads(text).items()}
-
-
-def _read(name: str, row: dict[str, Any]) -> DeviceCapability:
-    parts = row.get("devices_per_package", 1)
-
-    def share(key: str, unit: float = 1.0) -> float | None:
-        return row[key] * unit / parts if key in row else None
-
-    sizes = tuple(size * _GIB // parts for size in row.get("memory_gib", ()))
-    share_note = f"one of {parts} devices of a package; " if parts > 1 else ""
-    return DeviceCapability(
-        accelerator_type=name,
-        vendor=row["vendor"],
-        memory_bytes=sizes[0] if sizes else None,
-        memory_options_bytes=sizes,
-        memory_bytes_per_s=share("memory_gb_per_s", 1e9),
-        fp32_tflops=share("fp32_tflops"),
-        tf32_tflops=share("tf32_tflops"),
-        fp16_tflops=share("fp16_tflops"),
-        bf16_tflops=share("bf16_tflops"),
-        fp8_tflops=share("fp8_tflops"),
-        precisions=frozenset(row["precisions"]),
-        sustained_ratio=row.get("sustained_ratio"),
-        devices_per_package=parts,
-        source=f"grade {row['grade']}: {share_note}{row['source']}",
-    )
