@@ -81,7 +81,7 @@ def kind_of(class_: int | None, vendor: int | None = None) -> ComponentKind:
         return "other" if vendor in GRAPHICS_OF_BOARD else "gpu"
     if class_ >> 8 == 0x12:
         return "npu" if vendor in {0x19E5, 0xCABC, 0x1D22, 0x1DA3} else "gpu"
-    if class_ in {0x0200, 0x0207}:
+    if class_ >> 8 == 0x02 or class_ == 0x0C06:
         return "nic"
     if class_ >> 8 == 0x06:
         return "switch" if class_ == 0x0680 and vendor == 0x10DE else "bridge"

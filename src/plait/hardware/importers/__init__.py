@@ -3,6 +3,7 @@
 from plait.hardware.importers.hwloc_xml import HwlocXml
 from plait.hardware.importers.importer import Importer, UnreadableDump
 from plait.hardware.importers.nccl_xml import NcclXml
+from plait.hardware.importers.sysfs_tree import SysfsTree
 from plait.hardware.importers.topo_matrix import TopologyMatrix
 from plait.hardware.topology import Fragment
 
@@ -10,6 +11,7 @@ IMPORTERS: tuple[Importer, ...] = (
     NcclXml(),
     TopologyMatrix(),
     HwlocXml(),
+    SysfsTree(),
 )
 """Every importer; adding one is one file and one line."""
 

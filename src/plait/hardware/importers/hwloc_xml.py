@@ -214,6 +214,8 @@ class _Reader:
         if "bridge_pci" in attributes:
             extra["bridge_pci"] = attributes["bridge_pci"]
         kind: ComponentKind = "bridge" if attributes.get("type") == "Bridge" else kind_of(code, vendor)
+        if attributes.get("subtype") == "NVSwitch":
+            kind = "switch"
         if address is None:
             self.unread.append(f"{self.origin}:{element.line}: PCI device with the id {attributes.get('pci_busid')!r}")
         key = self._add(
