@@ -8,7 +8,14 @@ sustained copies of published measurements over the published rate; a measured f
 import re
 from dataclasses import dataclass
 
-from plait.hardware.link_rates import GB, NVLINK_RANGE_BYTES_PER_S, Ports, pcie_bytes_per_s, ports_of
+from plait.hardware.link_rates import (
+    GB,
+    NVLINK_RANGE_BYTES_PER_S,
+    Ports,
+    pcie_bytes_per_s,
+    ports_of,
+    ports_of_architecture,
+)
 from plait.hardware.topology import Component, Link
 from plait.hardware.values import Source, Value
 
@@ -67,7 +74,7 @@ SCATTER_RATIO = 1 / 8
 CROWDED_RATIO = 0.65
 """What a PCI Express port keeps when it sends to several peers and receives from several (0.58 to 0.64 and 0.71)."""
 
-_PCIE_ERRORS = {"pix": 0.15, "pxb": 0.2, "phb": 0.3, "node": 0.3, "pcie": 0.3, "sys": 0.4}
+_PCIE_ERRORS = {"pix": 0.15, "pxb": 0.2, "phb": 0.3, "node": 0.35, "pcie": 0.3, "sys": 0.4}
 _LATENCIES_S = {"nvlink": 2e-6, "xgmi": 2e-6, "hccs": 3e-6, "pix": 0.5e-6, "pxb": 0.5e-6, "phb": 0.7e-6}
 _LATENCIES_S |= {"node": 0.7e-6, "pcie": 0.7e-6, "sys": 1.3e-6}
 STAGED_LATENCY_S = 14e-6
@@ -229,7 +236,7 @@ def socket_rate(cpu: str | None, pcie_generation: int | None) -> Estimate:
 
 def peer_port_bytes_per_s(device: Component, kind: str, count: int) -> float | None:
     """Returns what a device sends over all its direct links of a kind together, ``None`` where the rate is unknown."""
-    ports = ports_of(device.model or device.accelerator_type)
+    ports = ports_of_device(device)
     if ports is None or ports.peer_link_bytes_per_s is None or ports.peer_kind != kind:
         return None
     return count * ports.peer_link_bytes_per_s * _RATIOS[kind]
@@ -239,7 +246,7 @@ def pcie_generation_of(device: Component) -> int | None:
     """Returns the PCI Express generation that a device works at: as read under load, else the highest it can."""
     if device.pci.generation is not None and not device.pci.is_idle_reading:
         return device.pci.generation
-    ports = _ports(device)
+    ports = ports_of_device(device)
     return device.pci.max_generation or (ports.pcie_generation if ports else None) or device.pci.generation
 
 
@@ -247,8 +254,13 @@ _RATIOS = {"nvlink": NVLINK_RATIO, "xgmi": XGMI_RATIO, "hccs": HCCS_RATIO}
 _NAMES = {"nvlink": "NVLink", "xgmi": "xGMI", "hccs": "HCCS"}
 
 
-def _ports(device: Component) -> Ports | None:
-    return ports_of(device.model) or ports_of(device.accelerator_type)
+def ports_of_device(device: Component) -> Ports | None:
+    """Returns how a device is connected, by its model, its type in the catalogue, or its architecture's number."""
+    found = ports_of(device.model) or ports_of(device.accelerator_type)
+    if found is not None:
+        return found
+    extra = {key.rpartition(".")[2].casefold(): value for key, value in device.extra.items()}
+    return ports_of_architecture(extra.get("gcn") or extra.get("gfx"), extra.get("sm") or extra.get("compute_cap"))
 
 
 def _stated(link: Link, stated: Value[float]) -> Estimate:
@@ -275,7 +287,7 @@ def _direct(link: Link, a: Component, b: Component) -> Estimate:
     name = _NAMES[link.kind]
     rates = [
         (ports.peer_link_bytes_per_s, ports)
-        for ports in (_ports(a), _ports(b))
+        for ports in (ports_of_device(a), ports_of_device(b))
         if ports is not None and ports.peer_kind == link.kind and ports.peer_link_bytes_per_s is not None
     ]
     ratio = _RATIOS[link.kind]
@@ -305,9 +317,7 @@ def _over_pcie(link: Link, a: Component, b: Component, cpu: str | None) -> Estim
     known = [(rate, how) for rate, how in ((rate_a, how_a), (rate_b, how_b)) if rate is not None]
     kind = "phb" if link.kind == "nvb" else link.kind
     if not known:
-        return Estimate(
-            None, f"{kind.upper()} path, {how_a}", low_bytes_per_s=6 * GB, high_bytes_per_s=54 * GB, kind=kind
-        )
+        return _unknown_port(kind, how_a)
     rate, how = min(known)
     if len(known) == 1:
         how = f"{how}; the other end's port is not known"
@@ -330,13 +340,23 @@ def _over_pcie(link: Link, a: Component, b: Component, cpu: str | None) -> Estim
     return Estimate(value, reason, error, latency_s=latency, kind=kind if refusal is None else "staged")
 
 
+def _unknown_port(kind: str, why: str) -> Estimate:
+    """Returns the range from an x16 port of generation 3 to one of generation 5, less the error bar of the kind."""
+    slow, fast = (rate * PCIE_PEER_RATIO for rate in (pcie_bytes_per_s(3, 16), pcie_bytes_per_s(5, 16)) if rate)
+    low, high = (1 - _PCIE_ERRORS[kind]) * slow, fast
+    if kind == "sys":
+        low, high = _SOCKET_BY_PCIE_GB_PER_S[3][0] * GB, _SOCKET_BY_PCIE_GB_PER_S[6][0] * GB
+    reason = f"{kind.upper()} path, {why}: {low / GB:.3g} to {high / GB:.3g} GB/s by generation"
+    return Estimate(None, reason, low_bytes_per_s=low, high_bytes_per_s=high, kind=kind)
+
+
 def _refusal(link: Link, a: Component, b: Component) -> str | None:
     if link.p2p == "refused":
         return "the driver refuses peer access"
     if link.p2p == "ok":
         return None
     for device in (a, b):
-        ports = _ports(device)
+        ports = ports_of_device(device)
         if ports is not None and ports.refuses_p2p:
             return f"the stock driver refuses peer access on {device.model or ports.family}"
     if a.vendor and b.vendor and a.vendor.casefold() != b.vendor.casefold():
@@ -346,7 +366,7 @@ def _refusal(link: Link, a: Component, b: Component) -> str | None:
 
 def _pcie_port(device: Component) -> tuple[float | None, str]:
     generation = pcie_generation_of(device)
-    ports = _ports(device)
+    ports = ports_of_device(device)
     lanes = device.pci.lanes or device.pci.max_lanes or (ports.pcie_lanes if ports else None)
     rate = pcie_bytes_per_s(generation, lanes)
     if rate is None:

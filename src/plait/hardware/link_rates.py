@@ -105,9 +105,9 @@ _FAMILIES: tuple[tuple[str, Ports], ...] = (
     (r"\bMI35[05]X?", _amd("MI355X", 5, 76.5, 7)),
     (r"\bMI3(00|25)X", _amd("MI300X", 5, 64, 7)),
     (r"\bMI300A", _amd("MI300A", 5, None, None)),
-    (r"\bMI2(10|50X?)\b", _amd("MI200", 4, 50, 8)),
+    (r"\bMI2(00|10|50X?)\b", _amd("MI200", 4, 50, 8)),
     (r"\bMI100\b|\b738C\b", _amd("MI100", 4, 46, 3)),
-    (r"\bMI[56]0\b", _amd("MI50", 4, None, 2)),
+    (r"\bMI[56]0\b|\bVEGA ?20\b", _amd("MI50", 4, None, 2)),
     (
         r"910B\d?\b",
         Ports(
@@ -139,6 +139,30 @@ def ports_of(model: str | None) -> Ports | None:
     name = re.sub(r"(?<=\d)(SXM|PCIE|NVL)", r" \1", name)
     name = re.sub(r"\s+", " ", name)
     return next((ports for pattern, ports in _FAMILIES if re.search(pattern, name)), None)
+
+
+_BY_GFX = {"906": "MI50", "908": "MI100", "90A": "MI250X", "942": "MI300X", "950": "MI355X"}
+_BY_SM = {
+    60: _nvidia("P100", 3, 20, 4),
+    61: _nvidia("GP10x", 3),
+    70: _nvidia("V100", 3, 25, 6),
+    75: _nvidia("TU10x", 3),
+    80: _nvidia("A100", 4, 25, 12),
+    86: _nvidia("GA10x", 4, 14.0625, 4),
+    89: _nvidia("AD10x", 4),
+    90: _nvidia("H100", 5, 25, 18),
+    100: _nvidia("B200", 5, 50, 18),
+    103: _nvidia("B300", 5, 50, 18),
+    120: _nvidia("GB20x", 5),
+}
+
+
+def ports_of_architecture(gfx: str | None, compute_capability: str | None) -> Ports | None:
+    """Returns how devices of an architecture are connected: AMD's gfx number (``90a``), NVIDIA's (``80``, ``8.0``)."""
+    if gfx:
+        return ports_of(_BY_GFX.get(gfx.upper().removeprefix("GFX")))
+    number = (compute_capability or "").replace(".", "")
+    return _BY_SM.get(int(number)) if number.isdecimal() else None
 
 
 def pcie_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:

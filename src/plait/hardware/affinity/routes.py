@@ -17,9 +17,10 @@ from plait.hardware.cost_model import (
     Estimate,
     pcie_generation_of,
     peer_port_bytes_per_s,
+    ports_of_device,
     socket_rate,
 )
-from plait.hardware.link_rates import pcie_bytes_per_s, ports_of
+from plait.hardware.link_rates import pcie_bytes_per_s
 from plait.hardware.topology import CapacityGroup, Component, Fragment, Link
 from plait.hardware.values import Source, Value
 
@@ -219,7 +220,7 @@ def _uplink(switch: _SwitchSet, cpu: str | None) -> CapacityGroup:
 
 
 def _port_rate(device: Component) -> float | None:
-    ports = ports_of(device.model) or ports_of(device.accelerator_type)
+    ports = ports_of_device(device)
     lanes = device.pci.lanes or device.pci.max_lanes or (ports.pcie_lanes if ports else None)
     return pcie_bytes_per_s(pcie_generation_of(device), lanes)
 
@@ -261,7 +262,7 @@ def _add_direct_ports(
     """Adds one group for all direct links of a device where they end at switches, so that its peers share them."""
     for key, device in by_key.items():
         counts = [link.count for (a, b), link in links.items() if a == key != b and link.kind == "nvlink"]
-        ports = ports_of(device.model) or ports_of(device.accelerator_type)
+        ports = ports_of_device(device)
         total = ports.peer_links if ports else None
         # More links towards all peers together than the device has: each count is the same set of links to a switch.
         if len(counts) < 2 or total is None or sum(counts) <= total:
