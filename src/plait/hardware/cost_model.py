@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plait.hardware.link_rates import (
     GB,
-    NVLINK_RANGE_BYTES_PER_S,
+    LINK_RANGES_BYTES_PER_S,
     Ports,
     pcie_bytes_per_s,
     ports_of,
@@ -292,14 +292,13 @@ def _direct(link: Link, a: Component, b: Component) -> Estimate:
     ]
     ratio = _RATIOS[link.kind]
     if not rates:
-        low, high = NVLINK_RANGE_BYTES_PER_S if link.kind == "nvlink" else (None, None)
-        span = "" if low is None or high is None else f"; {low / GB:.3g} to {high / GB:.3g} GB/s a link by generation"
+        low, high = LINK_RANGES_BYTES_PER_S[link.kind]
         model = a.model or b.model or "an unknown model"
         return Estimate(
             None,
-            f"{_links(link, name)}, whose rate on {model} is not known{span}",
-            low_bytes_per_s=None if low is None else low * link.count * ratio,
-            high_bytes_per_s=None if high is None else high * link.count * ratio,
+            f"{_links(link, name)} on {model}: {low / GB:.3g} to {high / GB:.3g} GB/s each by generation",
+            low_bytes_per_s=low * link.count * ratio,
+            high_bytes_per_s=high * link.count * ratio,
             kind=link.kind,
         )
     rate, ports = min(rates, key=lambda entry: entry[0])
