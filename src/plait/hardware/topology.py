@@ -10,7 +10,7 @@ from typing import Literal
 
 from plait.hardware.values import UNKNOWN, Source, Value
 
-ComponentKind = Literal["gpu", "npu", "nic", "cpu", "numa", "switch", "bridge", "other"]
+ComponentKind = Literal["gpu", "npu", "nic", "cpu", "numa", "switch", "bridge", "node", "other"]
 LinkKind = Literal[
     "nvlink", "nvb", "c2c", "xgmi", "hccs", "sio", "ub", "mx", "xelink", "mdf", "mtlink", "mlulink",
     "pix", "pxb", "phb", "node", "sys", "pcie", "net", "self", "unknown",

@@ -3,6 +3,9 @@
 from plait.hardware.importers.hwloc_xml import HwlocXml
 from plait.hardware.importers.importer import Importer, UnreadableDump
 from plait.hardware.importers.nccl_xml import NcclXml
+from plait.hardware.importers.slurm_gres import SlurmGresConf
+from plait.hardware.importers.slurm_topology import SlurmTopologyConf
+from plait.hardware.importers.slurm_yaml import SlurmTopologyYaml
 from plait.hardware.importers.sysfs_tree import SysfsTree
 from plait.hardware.importers.topo_matrix import TopologyMatrix
 from plait.hardware.topology import Fragment
@@ -12,6 +15,9 @@ IMPORTERS: tuple[Importer, ...] = (
     TopologyMatrix(),
     HwlocXml(),
     SysfsTree(),
+    SlurmTopologyConf(),
+    SlurmTopologyYaml(),
+    SlurmGresConf(),
 )
 """Every importer; adding one is one file and one line."""
 
