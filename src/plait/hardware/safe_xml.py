@@ -24,6 +24,8 @@ class Element:
     line: int
     children: list["Element"] = field(default_factory=list)
     text: str = ""
+    is_closed: bool = False
+    """Whether its end was read; the text of one that was cut may be half a word."""
 
     def walk(self) -> Iterator["Element"]:
         """Yields this element and everything below it in the order of the document."""
@@ -131,7 +133,7 @@ class _Reader:
         self._open.append(element)
 
     def _end(self, _name: str) -> None:
-        self._open.pop()
+        self._open.pop().is_closed = True
 
     def _text(self, data: str) -> None:
         if self._open:

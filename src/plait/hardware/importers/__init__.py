@@ -1,8 +1,17 @@
 """Readers of what users can paste or capture; one file a kind, one line here."""
 
 from plait.hardware.importers.hwloc_xml import HwlocXml
+from plait.hardware.importers.ibnetdiscover import IbNetDiscover
+from plait.hardware.importers.ibstat import IbStat
 from plait.hardware.importers.importer import Importer, UnreadableDump
+from plait.hardware.importers.lspci import Lspci
+from plait.hardware.importers.measured_matrices import MeasuredMatrices
+from plait.hardware.importers.measured_sweeps import MeasuredSweeps
 from plait.hardware.importers.nccl_xml import NcclXml
+from plait.hardware.importers.npu_smi import NpuSmiInfo
+from plait.hardware.importers.nvidia_smi_table import NvidiaSmiTable
+from plait.hardware.importers.nvidia_smi_xml import NvidiaSmiXml
+from plait.hardware.importers.rocm_smi import RocmSmi
 from plait.hardware.importers.slurm_gres import SlurmGresConf
 from plait.hardware.importers.slurm_topology import SlurmTopologyConf
 from plait.hardware.importers.slurm_yaml import SlurmTopologyYaml
@@ -13,6 +22,15 @@ from plait.hardware.topology import Fragment
 IMPORTERS: tuple[Importer, ...] = (
     NcclXml(),
     TopologyMatrix(),
+    IbNetDiscover(),
+    IbStat(),
+    Lspci(),
+    MeasuredMatrices(),
+    MeasuredSweeps(),
+    NpuSmiInfo(),
+    NvidiaSmiTable(),
+    NvidiaSmiXml(),
+    RocmSmi(),
     HwlocXml(),
     SysfsTree(),
     SlurmTopologyConf(),

@@ -41,7 +41,7 @@ _PREFIXES = (
     re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}: ?"),  # syslog
     re.compile(r"[ ]{0,6}\[?\d{1,6}\]?:(?=\s|$) ?"),  # srun --label, torchrun
 )
-_HOST = re.compile(r"(\[?[\w.@-]{1,64}\]?:[ ]?)\S?")
+_HOST = re.compile(r"(\[?[\w.@-]{1,64}\]?: )")
 _DEVICE = re.compile(r"\[?(?:GPU|NPU|NIC|CA|DCU|HCU|MLU)\d*\]?", re.IGNORECASE)
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 
@@ -146,5 +146,5 @@ def _common_host(filled: list[str]) -> str | None:
     if not starts:
         return None
     host, count = starts.most_common(1)[0]
-    count += sum(line == host.rstrip() for line in filled) if host.endswith(" ") else 0
+    count += sum(line == host.rstrip() for line in filled)
     return host if count >= 0.9 * len(filled) and not _DEVICE.fullmatch(host.rstrip(": ")) else None
