@@ -16,7 +16,7 @@ from plait.hardware.sysfs_files import number_of, text_of
 from plait.hardware.sysfs_kfd import read_kfd
 from plait.hardware.sysfs_nics import lone_nics, named_nics
 from plait.hardware.sysfs_pci import read_pci
-from plait.hardware.topology import Component, Fragment, Link, Locality
+from plait.hardware.topology import Component, Conflict, Fragment, Link, Locality
 from plait.hardware.values import Source, Value
 
 FORMAT = "sysfs"
@@ -38,9 +38,10 @@ def probe_sysfs(context: Context, origin: str = "/sys") -> Fragment:
     """
     unread: list[str] = []
     warnings: list[str] = []
+    conflicts: list[Conflict] = []
     nodes, distances = _numa(context, origin, unread)
     packages = _packages(context)
-    functions = named_nics(context, read_pci(context, warnings), warnings)
+    functions = named_nics(context, read_pci(context, warnings, conflicts), warnings)
     functions, links = read_kfd(context, functions)
     components = [*packages, *nodes, *functions.values()]
     taken = {c.key for c in components}
@@ -51,9 +52,11 @@ def probe_sysfs(context: Context, origin: str = "/sys") -> Fragment:
         components=tuple(components),
         links=tuple(links) + _pcie_links(functions),
         numa_distances=distances,
+        conflicts=tuple(conflicts),
         unread=tuple(unread),
         warnings=tuple(warnings),
         hides=("nvlink",),
+        source=Source.SYSFS,
     )
 
 

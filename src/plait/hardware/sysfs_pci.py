@@ -16,7 +16,7 @@ from plait.hardware.pci import (
     vendor_name,
 )
 from plait.hardware.sysfs_files import number_of, text_of
-from plait.hardware.topology import Component, Locality, PciPort
+from plait.hardware.topology import Component, Conflict, Locality, PciPort
 from plait.hardware.values import Source, Value
 
 BUS = "/sys/bus/pci/devices"
@@ -39,12 +39,13 @@ _PRINTED = (
 _GPU_FILES = "/proc/driver/nvidia/gpus"
 
 
-def read_pci(context: Context, warnings: list[str]) -> dict[str, Component]:
+def read_pci(context: Context, warnings: list[str], conflicts: list[Conflict]) -> dict[str, Component]:
     """Returns every PCI function by its address, those above before those below; their files as printed in ``extra``.
 
-    Looks at ``/sys/bus/pci/devices`` and walks ``/sys/devices/pci*`` too, because captures often hold only one of them.
+    Looks at ``/sys/bus/pci/devices`` and walks ``/sys/devices/pci*`` too, because captures often hold only one of them. An
+    address with several directories is read where the bus points to, and what the others say otherwise is a conflict.
     """
-    places = _places(context)
+    places, doubles = _places(context)
     found: dict[str, Component] = {}
     for address in sorted(places):
         component = _function(context, address, places[address])
@@ -60,12 +61,20 @@ def read_pci(context: Context, warnings: list[str]) -> dict[str, Component]:
         elif above in found:
             found[address] = replace(component, parent=above)
         warnings += _complaints(component)
+        said = {n for path in doubles.get(address, ()) if (n := text_of(context, f"{path}/numa_node")) is not None}
+        printed = component.extra.get("numa_node", "")
+        if said - {printed}:
+            conflicts.append(Conflict(subject=f"numa_node of {address}", said=(printed, *sorted(said - {printed}))))
     return found
 
 
-def _places(context: Context) -> dict[str, str]:
-    """Returns the directory of every function: the one in the tree where both exist, for it names the parents."""
+def _places(context: Context) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Returns the directory of every function, and all of those that have several.
+
+    The one in the tree where the bus has one too, for it names the parents.
+    """
     places: dict[str, str] = {}
+    doubles: dict[str, list[str]] = {}
     for name in context.list(BUS):
         address = normal_address(name)
         if address is not None:
@@ -77,13 +86,16 @@ def _places(context: Context) -> dict[str, str]:
             address = normal_address(name)
             inside = f"{path}/{name}"
             if address is not None and name.count(":") > 1:
-                if places.get(address, BUS).startswith(BUS):
+                known = places.get(address, BUS)
+                if known.startswith(BUS):
                     places[address] = inside
+                elif known != inside:
+                    doubles.setdefault(address, [known]).append(inside)
             elif not _ROOT.fullmatch(name):
                 continue
             if depth < _DEEPEST:
                 open_.append((inside, depth + 1))
-    return places
+    return places, doubles
 
 
 def _above(path: str) -> str | None:

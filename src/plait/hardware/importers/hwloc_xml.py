@@ -109,6 +109,7 @@ class _Reader:
             hides=() if any(t.startswith(("NVLink", "XGMI")) for t in found.tables) else ("nvlink", "xgmi"),
             warnings=tuple(self.warnings),
             tables=found.tables,
+            source=Source.SYSFS,
         )
 
     def _object(self, element: Element, place: _Place) -> None:

@@ -1,0 +1,1 @@
+"""What a sample of topology says, as plain facts, derived from the fragment that an importer made of it."""
