@@ -87,6 +87,7 @@ class StepEngine:
         self._sent_extras = Extras()
         self._extra_works: list[Any] = []
         self._chunk_s = 0.0
+        self._chunk_samples = 0
         self._chunk_weight: int | None = None
         self.standing = Regroup(self, link, server)
 
@@ -155,7 +156,9 @@ class StepEngine:
     def _take_chunk(self, share: Share) -> tuple[int, ...]:
         self.chunk = self._fused(share.pending)
         share.pending = share.pending[len(self.chunk) :]
-        counts = [self.config.plan.count(self.step, k) for k in self.chunk]
+        all_counts = self.config.plan.counts(self.step)
+        counts = [all_counts[k] for k in self.chunk]
+        self._chunk_samples = sum(counts)
         self._chunk_weight = None
         # A step that commits outside the loop (no own work, or after a regroup) leaves its gradients behind; the
         # loop's zero_grad() does not run for it, and the next backward would add to them.
@@ -164,7 +167,7 @@ class StepEngine:
         self.replica.ghosts.enter(self.chunk, counts)
         if isinstance(self.exchange, FixedExchange):
             self.exchange.at(self.chunk[0])
-        self._start_chunk(sum(counts), is_last=not share.pending)
+        self._start_chunk(self._chunk_samples, is_last=not share.pending)
         self.standing.progress("computing")
         self.faults.reach(self.step, "compute")
         return self.chunk
@@ -197,9 +200,7 @@ class StepEngine:
         share.loss_sum = (share.loss_sum or 0.0) + loss * self._chunk_count()
 
     def _chunk_count(self) -> int:
-        if self._chunk_weight is not None:
-            return self._chunk_weight
-        return sum(self.config.plan.count(self.step, k) for k in self.chunk)
+        return self._chunk_samples if self._chunk_weight is None else self._chunk_weight
 
     def end_chunk(self) -> bool:
         """Closes the chunk that just ran backward; returns whether its step is committed and applied."""
@@ -353,6 +354,7 @@ class StepEngine:
 
     def _tell_step(self, vote: Vote, share: Share) -> None:
         step = vote.step
+        sizes = self.config.plan.counts(step)
         now_s = time.monotonic()
         facts = StepFacts(
             step=step,
@@ -362,15 +364,12 @@ class StepEngine:
             step_s=now_s - share.begun_s,
             generation=self.standing.generation,
             members=vote.members,
-            counts={m: self._samples_of(step, ks) for m, ks in share.assigned.items()},
+            counts={m: sum(sizes[k] for k in ks) for m, ks in share.assigned.items()},
             types=self.standing.types,
             reason=self.reason,
         )
         self.observers.on_step(facts)
         self.standing.on_resumed()
-
-    def _samples_of(self, step: int, ks: tuple[int, ...]) -> int:
-        return sum(self.config.plan.count(step, k) for k in ks)
 
     def settle(self) -> None:
         """Takes over the state once it has arrived and catches up on what was committed meanwhile."""

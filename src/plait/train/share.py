@@ -60,4 +60,5 @@ def shares_of_step(
 
 def with_samples(plan: DataPlan, step: int, ks: tuple[int, ...]) -> list[int]:
     """Returns the micro-batches that are not empty; the last step of an epoch may have empty ones."""
-    return [k for k in ks if plan.count(step, k) > 0]
+    counts = plan.counts(step)
+    return [k for k in ks if counts[k] > 0]

@@ -100,6 +100,12 @@ def _ends(global_batch: int, micro_batches: int, total: int) -> tuple[int, ...]:
     return tuple(min((k + 1) * size + min(k + 1, larger), total) for k in range(micro_batches))
 
 
+@lru_cache(maxsize=16)
+def _counts(global_batch: int, micro_batches: int, total: int) -> tuple[int, ...]:
+    ends = _ends(global_batch, micro_batches, total)
+    return tuple(end - first for first, end in zip((0, *ends), ends, strict=False))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlan:
     """Which samples each micro-batch of each global step holds.
@@ -168,7 +174,7 @@ class DataPlan:
 
     def counts(self, step: int) -> tuple[int, ...]:
         """Returns the number of samples in each micro-batch of a step."""
-        return tuple(self.count(step, k) for k in range(self.micro_batches))
+        return _counts(self.global_batch, self.micro_batches, self.step_size(step))
 
     def indices(self, step: int, k: int) -> NDArray[np.int64]:
         """Returns the sample numbers in micro-batch ``k`` of a step, in order."""

@@ -16,15 +16,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from plait.train.collectives.mesh import Mesh, MeshBuilder
 from plait.train.membership.link import WardenLink, Warned
 
 POLL_S = 0.0005
-MOST_DIRECT_BYTES = 32 * 2**10
+MOST_DIRECT_BYTES = 2**20
 MOST_DIRECT_MEMBERS = 16
 _ADDRESS = re.compile(rb"\x02\x00(..)(....)", re.DOTALL)
 
@@ -61,39 +61,13 @@ class WardenStore(Store):
             self.get(key)
 
 
-class DirectSum:
-    """A sum of small tensors by one all-to-all; each member adds in the order of ranks, so all get the same bits."""
-
-    def __init__(self, group: Any, tensor: Tensor, size: int) -> None:
-        self._tensor = tensor
-        self._size = size
-        self._sent = tensor.reshape(-1).repeat(size)
-        self._received = torch.empty_like(self._sent)
-        self._work = group.alltoall_base(self._received, self._sent, [], [], dist.AllToAllOptions())
-
-    def is_completed(self) -> bool:
-        """Whether everybody's part has come, or the work has failed."""
-        return bool(self._work.is_completed())
-
-    def wait(self, timeout: timedelta | None = None) -> None:
-        """Waits, and puts the sum in place; raises ``RuntimeError`` on failure or time-out."""
-        if timeout is None:
-            self._work.wait()
-        else:
-            self._work.wait(timeout)
-        rows = self._received.view(self._size, -1)
-        total = rows[0].clone()
-        for row in rows[1:]:
-            total += row
-        self._tensor.copy_(total.view_as(self._tensor))
-
-
 class GlooGroup:
     """A process group of one generation; build it with :meth:`build`, which can be given up too."""
 
-    def __init__(self, store: WardenStore, group: Any, size: int) -> None:
+    def __init__(self, store: WardenStore, group: Any, mesh: Mesh | None, size: int) -> None:
         self._store = store
         self._group = group
+        self._mesh = mesh
         self.size = size
 
     @classmethod
@@ -106,14 +80,22 @@ class GlooGroup:
         """
         others = [m for m in members if m != link.me]
         store = WardenStore(link, generation, others)
+        rank, size = members.index(link.me), len(members)
         made: list[Any] = []
+        meeting = MeshBuilder(link.address.rsplit(":", 1)[0], rank, size, link.token(generation))
 
         def connect() -> None:
             try:
-                rank = members.index(link.me)
-                made.append(dist.ProcessGroupGloo(store, rank, len(members), timedelta(seconds=timeout_s)))
+                store.set(f"mesh/{rank}", meeting.address)
+                group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
+                mesh = None
+                if size <= MOST_DIRECT_MEMBERS:
+                    mesh = meeting.connect(lambda other: store.get(f"mesh/{other}").decode(), timeout_s)
+                made.append(cls(store, group, mesh, size))
             except Exception as error:  # noqa: BLE001 - handed to the waiting thread
                 made.append(error)
+            finally:
+                meeting.close()
 
         builder = threading.Thread(target=connect, name="plait-rendezvous", daemon=True)
         builder.start()
@@ -121,20 +103,22 @@ class GlooGroup:
             link.pump()
             if link.stop_asked or link.released:
                 store.given_up = True
+                meeting.close()
                 _shut_sockets(_listeners(store))
                 raise Warned
             builder.join(POLL_S)
-        if isinstance(made[0], Exception):
+        if not isinstance(made[0], cls):
             raise RuntimeError(f"generation {generation} could not connect: {made[0]}") from made[0]  # noqa: TRY004
-        return cls(store, made[0], len(members))
+        return made[0]
 
     def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
         """Starts an all-reduce in place; returns a work with ``is_completed`` and ``wait``.
 
         A small sum goes directly from everybody to everybody: one hop where a ring takes 2 (n - 1).
         """
-        if op == dist.ReduceOp.SUM and tensor.nbytes <= MOST_DIRECT_BYTES and self.size <= MOST_DIRECT_MEMBERS:
-            return DirectSum(self._group, tensor, self.size)
+        is_small = tensor.device.type == "cpu" and tensor.nbytes <= MOST_DIRECT_BYTES
+        if self._mesh is not None and is_small and op == dist.ReduceOp.SUM:
+            return self._mesh.all_reduce(tensor)
         options = dist.AllreduceOptions()
         options.reduceOp = op
         return self._group.allreduce([tensor], options)
@@ -142,6 +126,8 @@ class GlooGroup:
     def abort(self) -> None:
         """Ends all pending works, here and at the peers, and frees the group in the background."""
         self._store.given_up = True
+        if self._mesh is not None:
+            self._mesh.close()
         _shut_sockets(_listeners(self._store))
         # Freeing the group may wait for its works. The list must hold the only reference when the thread starts: a
         # name in this function would make the caller free it whenever the thread is faster.

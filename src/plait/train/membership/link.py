@@ -1,6 +1,8 @@
 """The worker's end of its warden: asks it, hears it, never waits for it longer than it must."""
 
 import base64
+import hashlib
+import hmac
 import os
 import secrets
 import select
@@ -172,6 +174,10 @@ class WardenLink:
     def gone(self, members: list[str]) -> None:
         """The agent knows these members to be dead."""
         self._send(["gone", members])
+
+    def token(self, generation: str) -> str:
+        """Returns what members of a generation show one another; it is no secret of any other one."""
+        return hmac.new(self._secret.encode(), generation.encode(), hashlib.sha256).hexdigest()
 
     def progress(self, step: int, phase: str) -> None:
         """Rides on the heartbeats."""

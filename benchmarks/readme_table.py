@@ -1,7 +1,7 @@
 """Writes the table of measured figures into the readmes, from the results that the benchmarks left.
 
 python benchmarks/unequal_dp.py --seed 1 --json benchmarks/results/unequal_dp.json
-python benchmarks/tabulate.py
+python benchmarks/readme_table.py
 """
 
 import json

@@ -1,0 +1,360 @@
+"""Small sums over plain sockets between all members of a generation: one hop, and no thread to wake.
+
+A vote is a few hundred bytes, so its time is latency. A back end's work passes through a queue and two threads of its
+own before it reaches the wire; here the caller itself writes to its peers and reads from them. All members add in the
+order of ranks, so all get the same bits.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import torch
+from torch import Tensor
+
+_HELLO = struct.Struct(">H32s")
+_FRAME = struct.Struct(">IIB")
+_READ_BYTES = 1 << 18
+MOST_ONE_HOP_BYTES = 32 * 2**10
+"""Up to here everybody sends all to everybody; beyond, each member adds up one part and hands it out."""
+
+
+class MeshBroken(RuntimeError):
+    """A peer's connection ended, or what came over it does not fit."""
+
+
+class Peer:
+    """The connection to one other member; frames arrive in the order in which they were sent."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        self.connection = connection
+        self.outbox: deque[memoryview] = deque()
+        self._rest = bytearray()
+        self._ended: MeshBroken | None = None
+
+    def send(self, number: int, hop: int, data: memoryview) -> None:
+        """Queues a frame and writes what the kernel takes; it never waits."""
+        self.outbox.append(memoryview(_FRAME.pack(len(data), number, hop)))
+        self.outbox.append(data)
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what the kernel takes."""
+        while self.outbox:
+            try:
+                written = self.connection.sendmsg(list(self.outbox)[:8])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise MeshBroken(f"a peer's connection broke: {error.strerror}") from error
+            while written:
+                first = self.outbox.popleft()
+                if written < len(first):
+                    self.outbox.appendleft(first[written:])
+                    break
+                written -= len(first)
+
+    def receive(self) -> list[tuple[int, int, bytes]]:
+        """Returns the frames (number, hop, data) that are complete now, without waiting.
+
+        What a peer sent before its end counts: others may have seen it too. The end is told when nothing is left.
+        """
+        frames: list[tuple[int, int, bytes]] = []
+        while self._ended is None:
+            try:
+                data = self.connection.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._ended = MeshBroken(f"a peer's connection broke: {error.strerror}")
+                break
+            if not data:
+                self._ended = MeshBroken("a peer closed its connection")
+            self._rest += data
+            while (frame := self._next()) is not None:
+                frames.append(frame)
+            if len(data) < _READ_BYTES:
+                break
+        if self._ended is not None and not frames:
+            raise self._ended
+        return frames
+
+    def _next(self) -> tuple[int, int, bytes] | None:
+        if len(self._rest) < _FRAME.size:
+            return None
+        length, number, hop = _FRAME.unpack_from(self._rest)
+        end = _FRAME.size + length
+        if len(self._rest) < end:
+            return None
+        data = bytes(memoryview(self._rest)[_FRAME.size : end])
+        del self._rest[:end]
+        return number, hop, data
+
+
+class MeshSum:
+    """One sum on its way; like a back end's work it has ``is_completed`` and ``wait``."""
+
+    def __init__(self, mesh: "Mesh", number: int, tensor: Tensor) -> None:
+        self.number = number
+        self.tensor = tensor
+        self.error: MeshBroken | None = None
+        self.is_over = False
+        self._mesh = mesh
+        self._flat = tensor.contiguous().reshape(-1)
+        one_hop = tensor.nbytes <= MOST_ONE_HOP_BYTES
+        self._bounds = bounds(self._flat.numel(), 1 if one_hop else mesh.size)
+        self._own = 0 if one_hop else mesh.rank
+        self._parts: dict[int, bytes] = {}
+        self._sums: dict[int, bytes] = {}
+        self._is_handed_out = False
+
+    def begin(self) -> None:
+        """Sends each member the values that it adds up."""
+        for rank, peer in self._mesh.peers.items():
+            part = 0 if len(self._bounds) == 2 else rank
+            peer.send(self.number, 0, _bytes(self._part(part)))
+
+    def take(self, rank: int, hop: int, data: bytes) -> None:
+        """Takes in one member's values (hop 0), or the sum of its part (hop 1)."""
+        wanted = self._part(rank if hop else self._own).nbytes
+        if len(data) != wanted:
+            raise MeshBroken(f"member {rank} sent {len(data)} bytes where {wanted} were expected")
+        (self._sums if hop else self._parts)[rank] = data
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Adds up once all values are here, hands the sum out, and is over once everybody's sum is in place."""
+        mesh = self._mesh
+        if len(self._parts) == mesh.size - 1 and not self._is_handed_out:
+            self._is_handed_out = True
+            own = self._part(self._own)
+            own.copy_(self._added(own))
+            if len(self._bounds) == mesh.size + 1:
+                for peer in mesh.peers.values():
+                    peer.send(self.number, 1, _bytes(own))
+        others = len(self._bounds) - 2
+        if self._is_handed_out and len(self._sums) == others:
+            for rank, data in self._sums.items():
+                part = self._part(rank)
+                part.copy_(_tensor(data, part))
+            if self._flat.data_ptr() != self.tensor.data_ptr():
+                self.tensor.copy_(self._flat.view_as(self.tensor))
+            self.is_over = True
+
+    def _part(self, number: int) -> Tensor:
+        return self._flat[self._bounds[number] : self._bounds[number + 1]]
+
+    def _added(self, own: Tensor) -> Tensor:
+        """Adds up in the order of ranks, so that the bits do not depend on who comes first."""
+        rows = [own if r == self._mesh.rank else _tensor(self._parts[r], own) for r in range(self._mesh.size)]
+        total = rows[0].clone()
+        for row in rows[1:]:
+            total += row
+        return total
+
+    def is_completed(self) -> bool:
+        """Whether the sum is in place and all that others need for theirs has left, or the mesh is broken."""
+        if not self._can_go():
+            self._mesh.take(0.0)
+        return self._can_go()
+
+    def _can_go(self) -> bool:
+        return self.error is not None or (self.is_over and not self._mesh.owes())
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits until the sum is in place.
+
+        Raises:
+            RuntimeError: the mesh broke, or the time is over; the sum goes on then.
+        """
+        until_s = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        while not self._can_go():
+            left_s = 1.0 if until_s is None else until_s - time.monotonic()
+            if left_s <= 0.0:
+                raise RuntimeError("the sum is not complete yet")
+            self._mesh.take(left_s)
+        if self.error is not None:
+            raise self.error
+
+
+class Mesh:
+    """Connections to all other members of one generation. Safe to use from several threads."""
+
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
+        self.rank = rank
+        self.size = len(connections) + 1
+        self.peers = {index: Peer(connection) for index, connection in connections.items()}
+        self._rank_of = {peer.connection.fileno(): index for index, peer in self.peers.items()}
+        self._poll = select.poll()
+        self._sums: dict[int, MeshSum] = {}
+        self._early: dict[int, list[tuple[int, int, bytes]]] = {}
+        self._next = 0
+        self._lock = threading.RLock()
+        self._broken: MeshBroken | None = None
+
+    def all_reduce(self, tensor: Tensor) -> MeshSum:
+        """Starts to sum a tensor over all members, in place; all members start their sums in the same order."""
+        with self._lock:
+            work = MeshSum(self, self._next, tensor)
+            self._sums[self._next] = work
+            self._next += 1
+            try:
+                if self._broken is not None:
+                    raise self._broken
+                work.begin()
+                for rank, hop, data in self._early.pop(work.number, ()):
+                    work.take(rank, hop, data)
+            except MeshBroken as error:
+                self._break(error)
+            return work
+
+    def owes(self) -> bool:
+        """Whether something is still to be written to a peer."""
+        return any(peer.outbox for peer in self.peers.values())
+
+    def take(self, timeout_s: float) -> None:
+        """Waits at most so long for something to come, and moves the sums on."""
+        with self._lock:
+            if self._broken is not None:
+                self._break(self._broken)
+                return
+            self._watch()
+        ready = self._poll.poll(timeout_s * 1000.0)
+        with self._lock:
+            try:
+                for descriptor, _ in ready:
+                    self._move(self._rank_of[descriptor])
+                self._retire()
+            except MeshBroken as error:
+                self._break(error)
+
+    def _watch(self) -> None:
+        for descriptor, rank in self._rank_of.items():
+            wants = select.POLLIN | (select.POLLOUT if self.peers[rank].outbox else 0)
+            self._poll.register(descriptor, wants)
+
+    def _move(self, rank: int) -> None:
+        peer = self.peers[rank]
+        peer.flush()
+        for number, hop, data in peer.receive():
+            work = self._sums.get(number)
+            if work is None:
+                self._early.setdefault(number, []).append((rank, hop, data))
+            else:
+                work.take(rank, hop, data)
+
+    def _retire(self) -> None:
+        """Drops the sums that are over."""
+        for number in [n for n, work in self._sums.items() if work.is_over]:
+            del self._sums[number]
+
+    def _break(self, error: MeshBroken) -> None:
+        self._broken = error
+        for work in self._sums.values():
+            if not work.is_over:
+                work.error = error
+        self._sums.clear()
+        for peer in self.peers.values():
+            peer.outbox.clear()
+
+    def close(self) -> None:
+        """Ends all connections; sums that are on their way end with an error, here and at the peers."""
+        for peer in self.peers.values():
+            with contextlib.suppress(OSError):
+                peer.connection.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._break(MeshBroken("the group was given up"))
+        for peer in self.peers.values():
+            peer.connection.close()
+
+
+def bounds(length: int, parts: int) -> tuple[int, ...]:
+    """Returns where each of ``parts`` nearly equal parts of ``length`` values begins, and the end."""
+    return tuple(length * part // parts for part in range(parts + 1))
+
+
+class MeshBuilder:
+    """Connects the members of a generation: each listens, and connects to those of lower rank."""
+
+    def __init__(self, host: str, rank: int, size: int, token: str) -> None:
+        """``token`` is secret to the generation; who cannot show it is not let in."""
+        self._rank = rank
+        self._size = size
+        self._token = token
+        self._listener = socket.create_server((host, 0), backlog=size)
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+
+    def connect(self, address_of: Callable[[int], str], timeout_s: float) -> Mesh:
+        """Returns the mesh; ``address_of`` waits for a member's address.
+
+        Raises:
+            OSError: a member could not be reached, or did not come in time.
+        """
+        until_s = time.monotonic() + timeout_s
+        peers: dict[int, socket.socket] = {}
+        try:
+            for rank in range(self._rank):
+                host, port = address_of(rank).rsplit(":", 1)
+                peers[rank] = socket.create_connection((host, int(port)), timeout=timeout_s)
+                peers[rank].sendall(_HELLO.pack(self._rank, self._proof(self._rank)))
+            while len(peers) < self._size - 1:
+                self._listener.settimeout(max(0.01, until_s - time.monotonic()))
+                self._welcome(self._listener.accept()[0], peers)
+        except BaseException:
+            for connection in peers.values():
+                connection.close()
+            raise
+        finally:
+            self.close()
+        return Mesh(self._rank, dict(sorted(peers.items())))
+
+    def close(self) -> None:
+        """Stops listening; a waiting :meth:`connect` ends with an error."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _proof(self, rank: int) -> bytes:
+        return hmac.digest(self._token.encode(), f"mesh {rank}".encode(), hashlib.sha256)
+
+    def _welcome(self, connection: socket.socket, peers: dict[int, socket.socket]) -> None:
+        """Takes in a member that shows the token; drops anybody else."""
+        connection.settimeout(1.0)
+        try:
+            rank, proof = _HELLO.unpack(_exactly(connection, _HELLO.size))
+        except OSError:
+            connection.close()
+            return
+        if not hmac.compare_digest(proof, self._proof(rank)) or not self._rank < rank < self._size or rank in peers:
+            connection.close()
+            return
+        peers[rank] = connection
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        part = connection.recv(length - len(data))
+        if not part:
+            raise ConnectionResetError("the connection ended")
+        data += part
+    return data
+
+
+def _tensor(data: bytes, like: Tensor) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=like.dtype) if data else torch.empty(0, dtype=like.dtype)
+
+
+def _bytes(part: Tensor) -> memoryview:
+    """Returns a copy: the values may change before the kernel has taken them all."""
+    return memoryview(part.view(torch.uint8).numpy().tobytes())

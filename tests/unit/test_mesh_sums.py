@@ -1,0 +1,176 @@
+"""Small sums over the mesh of a generation: bits, order, large frames, ends of peers, strangers."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plait.train.collectives.mesh import MOST_ONE_HOP_BYTES, Mesh, MeshBroken, MeshBuilder, MeshSum, bounds
+
+
+def at_once(tasks: list[Callable[[], Mesh]]) -> list[Mesh]:
+    """Runs the tasks in threads of their own and returns what they return."""
+    results: dict[int, Mesh] = {}
+    threads = [
+        threading.Thread(target=lambda n, task: results.update({n: task()}), args=(n, task), daemon=True)
+        for n, task in enumerate(tasks)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return [results[n] for n in range(len(tasks))]
+
+
+@contextmanager
+def meshes(size: int) -> Iterator[list[Mesh]]:
+    builders = [MeshBuilder("127.0.0.1", rank, size, "token") for rank in range(size)]
+    addresses = [builder.address for builder in builders]
+    made = at_once([partial(b.connect, addresses.__getitem__, 10.0) for b in builders])
+    try:
+        yield made
+    finally:
+        for mesh in made:
+            mesh.close()
+
+
+def finish(works: list[MeshSum]) -> None:
+    """Drives all members in turn, as their own processes would."""
+    for _ in range(100_000):
+        done = [work.is_completed() for work in works]  # each of them, for each moves its own member on
+        if all(done):
+            return
+    pytest.fail("the sums do not come to an end")
+
+
+def added(rows: list[Tensor]) -> Tensor:
+    """The reference: a plain sum in the order of ranks."""
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total = total + row
+    return total
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    size=st.integers(2, 5),
+    lengths=st.lists(st.sampled_from([1, 3, 40, 9000, 70_001]), min_size=1, max_size=4),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64]),
+    seed=st.integers(0, 2**31),
+)
+def test_all_members_get_the_bits_of_a_sum_in_the_order_of_ranks(
+    size: int, lengths: list[int], dtype: torch.dtype, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with meshes(size) as group:
+        rows = [[(torch.randn(n, generator=generator) * 100).to(dtype) for n in lengths] for _ in range(size)]
+        expected = [added([rows[rank][i] for rank in range(size)]) for i in range(len(lengths))]
+        works = [group[rank].all_reduce(tensor) for rank in range(size) for tensor in rows[rank]]
+        finish(works)
+    for row in rows:
+        for tensor, total in zip(row, expected, strict=True):
+            assert torch.equal(tensor, total)
+
+
+def test_a_sum_on_a_view_lands_in_the_view() -> None:
+    with meshes(2) as group:
+        wholes = [torch.zeros(4, 4), torch.zeros(4, 4)]
+        for whole in wholes:
+            whole[:, 1] = 1.5
+        finish([group[rank].all_reduce(wholes[rank][:, 1]) for rank in range(2)])
+    assert all(torch.equal(whole[:, 1], torch.full((4,), 3.0)) and whole.sum() == 12.0 for whole in wholes)
+
+
+def test_a_member_that_is_ahead_is_heard_later() -> None:
+    """One member starts both its sums before the other has started its first."""
+    with meshes(2) as group:
+        ahead = [group[0].all_reduce(torch.tensor([1.0])), group[0].all_reduce(torch.tensor([2.0]))]
+        assert not ahead[0].is_completed()
+        group[1].take(1.0)
+        behind = [group[1].all_reduce(torch.tensor([10.0])), group[1].all_reduce(torch.tensor([20.0]))]
+        finish(ahead + behind)
+    assert [float(w.tensor) for w in ahead] == [11.0, 22.0] == [float(w.tensor) for w in behind]
+
+
+def test_what_a_peer_sent_before_its_end_counts_and_then_its_end_is_told() -> None:
+    with meshes(2) as group:
+        group[1].all_reduce(torch.tensor([2.0]))
+        group[1].close()
+        last = group[0].all_reduce(torch.tensor([1.0]))
+        finish([last])
+        last.wait()
+        assert float(last.tensor) == 3.0
+        with pytest.raises(MeshBroken):
+            group[0].all_reduce(torch.tensor([1.0])).wait(timedelta(seconds=10))
+
+
+def test_a_time_out_leaves_the_sum_on_its_way() -> None:
+    with meshes(2) as group:
+        early = group[0].all_reduce(torch.tensor([1.0]))
+        with pytest.raises(RuntimeError, match="not complete"):
+            early.wait(timedelta(milliseconds=1))
+        finish([early, group[1].all_reduce(torch.tensor([2.0]))])
+        assert float(early.tensor) == 3.0
+
+
+def test_giving_up_ends_sums_on_both_sides() -> None:
+    with meshes(2) as group:
+        mine, theirs = group[0].all_reduce(torch.ones(3)), group[1].all_reduce(torch.ones(3))
+        pending = group[0].all_reduce(torch.ones(3))
+        finish([mine, theirs])
+        group[0].close()
+        with pytest.raises(MeshBroken):
+            pending.wait(timedelta(seconds=10))
+        group[1].all_reduce(torch.ones(3)).wait(timedelta(seconds=10))  # the part of the other one was sent
+        with pytest.raises(MeshBroken):
+            group[1].all_reduce(torch.ones(3)).wait(timedelta(seconds=10))
+
+
+def test_members_that_sum_unlike_tensors_are_refused() -> None:
+    with meshes(2) as group:
+        group[1].all_reduce(torch.ones(4))
+        with pytest.raises(MeshBroken, match="sent 16 bytes where 12 were expected"):
+            group[0].all_reduce(torch.ones(3)).wait(timedelta(seconds=10))
+
+
+def test_what_the_kernel_does_not_take_is_owed_until_it_has_left() -> None:
+    big = MOST_ONE_HOP_BYTES * 512
+    with meshes(2) as group:
+        work = group[0].all_reduce(torch.ones(big // 4))
+        assert group[0].owes()
+        assert not work.is_completed()
+        finish([work, group[1].all_reduce(torch.ones(big // 4))])
+        assert not group[0].owes()
+        assert bool((work.tensor == 2.0).all())
+
+
+def test_a_stranger_is_not_let_in() -> None:
+    builders = [MeshBuilder("127.0.0.1", rank, 2, token) for rank, token in ((0, "token"), (1, "token"))]
+    host, port = builders[0].address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b"\x00\x01" + b"x" * 32)
+        addresses = [builder.address for builder in builders]
+        made = at_once([partial(b.connect, addresses.__getitem__, 10.0) for b in builders])
+        stranger.settimeout(10.0)
+        assert stranger.recv(1) == b""
+        finish([mesh.all_reduce(torch.ones(1)) for mesh in made])
+    for mesh in made:
+        mesh.close()
+
+
+@given(length=st.integers(0, 10_000), parts=st.integers(1, 17))
+def test_parts_cover_everything_once(length: int, parts: int) -> None:
+    ends = bounds(length, parts)
+    assert ends[0] == 0
+    assert ends[-1] == length
+    sizes = [b - a for a, b in pairwise(ends)]
+    assert max(sizes) - min(sizes) <= 1
