@@ -78,7 +78,8 @@ def pieces_of(cell: str) -> list[str] | None:
     """Returns the cells of a run whose separators were lost (``NV1NV1SOC``), ``None`` where it is none or not sure."""
     word = cell.upper()
     found = _PIECES.findall(word)
-    return list(found) if len(found) > 1 and "".join(found) == word else None
+    is_run = len(found) > 1 and "".join(found) == word and found.count("X") < 2
+    return list(found) if is_run else None
 
 
 def cpus_of_cell(cell: str) -> frozenset[int] | None:
