@@ -42,8 +42,8 @@ _GPU_FILES = "/proc/driver/nvidia/gpus"
 def read_pci(context: Context, warnings: list[str], conflicts: list[Conflict]) -> dict[str, Component]:
     """Returns every PCI function by its address, those above before those below; their files as printed in ``extra``.
 
-    Looks at ``/sys/bus/pci/devices`` and walks ``/sys/devices/pci*`` too, because captures often hold only one of them. An
-    address with several directories is read where the bus points to, and what the others say otherwise is a conflict.
+    Looks at ``/sys/bus/pci/devices`` and walks ``/sys/devices/pci*`` too, because captures often hold only one of them.
+    An address with several directories is read where the bus points to; what the others say else is a conflict.
     """
     places, doubles = _places(context)
     found: dict[str, Component] = {}

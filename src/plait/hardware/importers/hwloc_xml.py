@@ -136,6 +136,9 @@ class _Reader:
 
     def _add(self, component: Component, element: Element) -> str:
         key, number = component.key, 1
+        known = self.components.get(key)
+        if known is not None and known.parent == component.parent and known.locality == component.locality:
+            return key  # a line pasted twice is no second device
         while key in self.components:
             number += 1
             key = f"{component.key}#{number}"

@@ -122,7 +122,7 @@ class _Reader:
             components=tuple(self.components.values()),
             links=tuple(self.links),
             groups=tuple(self.groups),
-            conflicts=tuple(Conflict(subject=k, said=(f"listed {n} times",)) for k, n in self._listed.items()),
+            conflicts=tuple(Conflict(subject=k, said=(f"listed {n} times",)) for k, n in self._listed.items() if n > 1),
             unread=tuple(self.unread),
             warnings=tuple(self.warnings),
             tables={"tclass": self.tclass} if self.tclass else {},
@@ -143,14 +143,17 @@ class _Reader:
             else:
                 self.unread.append(f"{self.origin}:{child.line}: <{child.tag}> is not known here")
 
-    def _add(self, component: Component) -> str:
-        """Adds it under its key, or under one that is free; returns that key."""
-        key, number = component.key, 1
-        while key in self.components:
-            number += 1
-            key = f"{component.key}#{number}"
+    def _add(self, component: Component) -> str | None:
+        """Adds it under its key and returns that; a bridge that is there already gets a key of its own.
+
+        A second accelerator or NIC at one address is the same device said twice: then ``None``, and nothing is added.
+        """
+        key, number = component.key, self._listed.get(component.key, 0) + 1
+        self._listed[key] = number
         if number > 1:
-            self._listed[component.key] = number
+            if component.kind in {"gpu", "npu", "nic"} and component.parent == self.components[key].parent:
+                return None
+            key = f"{key}#{number}"
         self.components[key] = replace(component, key=key)
         return key
 
@@ -175,17 +178,19 @@ class _Reader:
         self._children(element.children, _Place(key, locality, host))
 
     def _pci(self, element: Element, place: _Place) -> None:
-        gpus = [e for e in element.children if e.tag in GPU_TAGS]
-        nets = [net for e in element.children if e.tag == "nic" for net in e.all("net")] + element.all("net")
+        gpus = _different([e for e in element.children if e.tag in GPU_TAGS])
+        nets = _different([n for e in element.children if e.tag == "nic" for n in e.all("net")] + element.all("net"))
         component = self._pci_function(element, place)
         if len(gpus) == 1:
             component = _with_gpu(component, gpus[0])
         if len(nets) == 1:
             component = _with_net(component, nets[0])
         key = self._add(component)
+        if key is None:
+            return
         inner = replace(place, parent=key)
         if len(gpus) == 1:
-            self._pending += [(key, place.host, e) for e in gpus[0].children]
+            self._pending += [(key, place.host, e) for e in _different(gpus[0].children)]
         if len(nets) > 1:
             self._ports(key, nets, inner)
         for child in element.children:
@@ -226,18 +231,18 @@ class _Reader:
         )
 
     def _ports(self, nic: str, nets: list[Element], place: _Place) -> None:
-        names = [self._lone_net(net, place) for net in nets]
+        names = [name for net in nets if (name := self._lone_net(net, place)) is not None]
         rates = [self.components[name].rate_bytes_per_s.value for name in names]
         total = None if any(rate is None for rate in rates) else float(sum(rate for rate in rates if rate is not None))
-        detail = f"sum of the {len(nets)} ports of {nic}, not measured"
+        detail = f"sum of the {len(names)} ports of {nic}, not measured"
         self.groups.append(CapacityGroup(id=f"nic:{nic}", kind="nic", bytes_per_s=Value(total, Source.CLI, detail)))
 
     def _lone_gpu(self, element: Element, place: _Place) -> None:
         name = f"{element.tag}{element.attributes.get('dev', '')}"
         key = self._add(_with_gpu(_bare(place.host + name, "gpu", place), element))
-        self._pending += [(key, place.host, e) for e in element.children]
+        self._pending += [(key, place.host, e) for e in _different(element.children) if key is not None]
 
-    def _lone_net(self, element: Element, place: _Place) -> str:
+    def _lone_net(self, element: Element, place: _Place) -> str | None:
         name = element.attributes.get("name") or f"net{element.attributes.get('dev', '')}"
         return self._add(_with_net(_bare(place.host + name, "nic", place), element))
 
@@ -344,6 +349,18 @@ class _Reader:
         components.setdefault(key, Component(key=key, name=key, kind=kind, index=_whole(dev)))
 
 
+def _different(elements: list[Element]) -> list[Element]:
+    """Returns the elements without those that repeat an earlier one: a line pasted twice is no second device."""
+    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    found = []
+    for element in elements:
+        said = (element.tag, tuple(element.attributes.items()))
+        if said not in seen:
+            found.append(element)
+        seen.add(said)
+    return found
+
+
 def _bare(key: str, kind: ComponentKind, place: _Place) -> Component:
     name = key.rpartition("/")[2]
     return Component(key=key, name=name, kind=kind, parent=place.parent, locality=place.locality)
@@ -352,7 +369,9 @@ def _bare(key: str, kind: ComponentKind, place: _Place) -> Component:
 def _with_gpu(component: Component, element: Element) -> Component:
     attributes = element.attributes
     extra = {**component.extra, "gpu.tag": element.tag, **_prefixed("gpu", attributes)}
-    return replace(component, index=_whole(attributes.get("dev", "")), extra=extra)
+    # Only RCCL writes the instruction set of AMD's GPUs.
+    vendor = component.vendor or ("amd" if "gcn" in attributes else None)
+    return replace(component, vendor=vendor, index=_whole(attributes.get("dev", "")), extra=extra)
 
 
 def _with_net(component: Component, element: Element) -> Component:
