@@ -65,6 +65,7 @@ _FAMILIES: tuple[tuple[str, Ports], ...] = (
     (r"\bRTX 3090", _direct("nvlink", "RTX 3090", 4, 14.0625, 4)),
     (r"\bRTX 30[5-8]0|\bRTX A[24]000|\bA(2|16)\b", Ports(family="GA10x", pcie_generation=4)),
     (r"\bRTX A[456][05]00\b|\bA40\b", _direct("nvlink", "GA102", 4, 14.0625, 4)),
+    (r"\bA100X\b", _direct("nvlink", "A100X", 4, 25, 12)),
     (r"\bA30\b", _direct("nvlink", "A30", 4, 25, 4)),
     (r"\bH800\b", _direct("nvlink", "H800", 5, 25, 8)),
     (r"\bB100\b|\bGB[23]00\b", _direct("nvlink", "B200", 5, 50, 18)),
@@ -156,7 +157,7 @@ def _of_capability(published: DeviceCapability) -> Ports:
     rate = None
     if links is not None and links.bytes_per_s is not None and links.links and links.kind == "nvlink":
         rate = links.bytes_per_s / links.links
-    elif links is not None:
+    elif links is not None and links.kind != "nvlink":
         rate = links.pair_bytes_per_s  # a pair of these has one link, and packages share some of the links
     return Ports(
         family=published.accelerator_type,

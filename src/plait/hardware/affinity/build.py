@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from plait.hardware.affinity.between import NicTable, fill_between, node_sheet, state_nodes
 from plait.hardware.affinity.contention import Load
 from plait.hardware.affinity.fabric import is_up, nics_of
-from plait.hardware.affinity.links import devices_of, links_between, processor_of
+from plait.hardware.affinity.links import devices_of, links_between, names_of, processor_of
 from plait.hardware.affinity.matrix import AffinityMatrix, UnknownDevice
 from plait.hardware.affinity.measured import PairFigure, best_of, measured_pairs
-from plait.hardware.affinity.routes import Pair, Routes, node_routes
+from plait.hardware.affinity.routes import Pair, Routes, narrowed, node_routes
 from plait.hardware.affinity.sheet import Sheet, blank, or_nan, shut
 from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.hardware.cost_model import RDMA_RATIO, Estimate, estimate_host, estimate_nic, estimate_pair
@@ -75,13 +75,14 @@ def build(
             sheet.state(labels.index(figure.a), labels.index(figure.b), figure)
     return AffinityMatrix(
         devices=labels,
-        names=tuple(d.name for d in components),
+        names=tuple(name for part in parts for name in names_of(part.devices)),
         nodes=tuple(part.name for part in parts),
         numa_nodes=tuple(f"{part.name}/{number}" for part in parts for number in part.numa),
         nics=table.nics,
         node_of=owners,
         models=tuple(d.accelerator_type or d.model for d in components),
         bytes_per_s=shut(sheet.bytes_per_s),
+        expected_bytes_per_s=shut(sheet.expected),
         low_bytes_per_s=shut(sheet.low),
         high_bytes_per_s=shut(sheet.high),
         latency_s=shut(sheet.latency_s),
@@ -112,6 +113,7 @@ def _node(name: str, fragment: Fragment) -> _Node:
     }
     numbers = {n for pair in fragment.numa_distances for n in pair}
     numbers |= {n for c in fragment.components for n in c.locality.numa_nodes or ()}
+    routes = node_routes(fragment, devices, links, estimates, cpu)
     return _Node(
         name=name,
         fragment=fragment,
@@ -120,8 +122,8 @@ def _node(name: str, fragment: Fragment) -> _Node:
         numa=tuple(sorted(numbers)),
         links=links,
         nic_links=links_between(fragment, devices, nics),
-        estimates=estimates,
-        routes=node_routes(fragment, devices, links, estimates, cpu),
+        estimates={pair: narrowed(estimate, routes, pair) for pair, estimate in estimates.items()},
+        routes=routes,
     )
 
 
@@ -189,8 +191,9 @@ def _stated(
 ) -> list[PairFigure]:
     """Returns the figures, and those of the fragments' tables, under device labels and node names, one a pair."""
     called: dict[str, list[str]] = {}
+    names = dict(zip(labels, (name for part in parts for name in names_of(part.devices)), strict=True))
     for component, label in zip(components, labels, strict=True):
-        for name in {label, component.name, component.key}:
+        for name in {label, component.name, component.key, names[label]}:
             called.setdefault(name, []).append(label)
     ends = {name: among[0] for name, among in called.items() if len(among) == 1}
     ends |= {part.name: part.name for part in parts}

@@ -33,6 +33,18 @@ def devices_of(fragment: Fragment) -> tuple[Component, ...]:
     return tuple(sorted(chosen, key=_order))
 
 
+def names_of(devices: Sequence[Component]) -> tuple[str, ...]:
+    """Returns what people call these devices: their names, and a number where the source gives an address alone."""
+    names = []
+    for number, device in enumerate(devices):
+        bare = device.name in {device.pci_address, device.uuid}
+        count = device.index if device.index is not None else number
+        names.append(f"{device.kind.upper()}{count}" if bare else device.name)
+    if len(set(names)) == len(names):
+        return tuple(names)
+    return tuple(device.name for device in devices)
+
+
 def links_between(fragment: Fragment, ends: Sequence[Component], others: Sequence[Component]) -> dict[Pair, Link]:
     """Returns the link that each ordered pair uses, as seen from its first member (``bytes_per_s`` is first to second).
 

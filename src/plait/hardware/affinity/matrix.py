@@ -55,6 +55,7 @@ class AffinityMatrix:
         node_of: Of each device, the index of its node.
         models: Of each device, as printed, ``None`` unknown.
         bytes_per_s: ``[device, device]``; the diagonal is the bandwidth of the local memory.
+        expected_bytes_per_s: What the cost model alone says; beside a measured cell it tells whether that is normal.
         low_bytes_per_s: Least that a cell could be, NaN where nothing bounds it.
         high_bytes_per_s: Most that a cell could be.
         latency_s: ``[device, device]``.
@@ -83,6 +84,7 @@ class AffinityMatrix:
     node_of: tuple[int, ...]
     models: tuple[str | None, ...]
     bytes_per_s: _Floats
+    expected_bytes_per_s: _Floats
     low_bytes_per_s: _Floats
     high_bytes_per_s: _Floats
     latency_s: _Floats
@@ -105,6 +107,7 @@ class AffinityMatrix:
 
     AXES = {  # noqa: RUF012 - a constant of the class, not a field
         "bytes_per_s": ("device", "device"),
+        "expected_bytes_per_s": ("device", "device"),
         "low_bytes_per_s": ("device", "device"),
         "high_bytes_per_s": ("device", "device"),
         "latency_s": ("device", "device"),

@@ -6,7 +6,7 @@ are PIX of one another sit on one switch, those within PXB on one tree of switch
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from plait.hardware.affinity.contention import Load
 from plait.hardware.cost_model import (
@@ -20,7 +20,7 @@ from plait.hardware.cost_model import (
     ports_of_device,
     socket_rate,
 )
-from plait.hardware.link_rates import pcie_bytes_per_s
+from plait.hardware.link_rates import GB, pcie_bytes_per_s
 from plait.hardware.topology import CapacityGroup, Component, Fragment, Link
 from plait.hardware.values import Source, Value
 
@@ -98,6 +98,20 @@ def node_routes(
     )
 
 
+def narrowed(estimate: Estimate, routes: Routes, pair: Pair) -> Estimate:
+    """Returns the estimate of a pair, lowered to the slowest uplink that it passes."""
+    capacities = {group.id: group.bytes_per_s for group in routes.groups if group.kind == "uplink"}
+    passed = [capacities[load.group] for load in routes.loads.get(pair, ()) if load.group in capacities]
+    known = [capacity for capacity in passed if capacity.value is not None]
+    slowest = min(known, key=lambda capacity: capacity.value or 0.0, default=None)
+    if slowest is None or slowest.value is None or estimate.bytes_per_s is None:
+        return estimate
+    if estimate.source >= Source.USER or slowest.value >= estimate.bytes_per_s:
+        return estimate
+    reason = f"{slowest.value / GB:.4g} GB/s through the uplink between ({slowest.detail})"
+    return replace(estimate, bytes_per_s=slowest.value, reason=reason)
+
+
 def switch_sets(fragment: Fragment, devices: Sequence[Component], links: Mapping[Pair, Link]) -> tuple[_SwitchSet, ...]:
     """Returns the sets of devices behind shared uplinks, with what each uplink carries; sets may nest."""
     from_tree = _sets_of_tree(fragment, devices)
@@ -145,11 +159,7 @@ def _sets_of_tree(fragment: Fragment, devices: Sequence[Component]) -> tuple[_Sw
             carriers.setdefault(frozenset(members), []).append(by_key[key])
     found: list[_SwitchSet] = []
     for together, bridges in carriers.items():
-        rates = [
-            (rate, bridge.key)
-            for bridge in bridges
-            if (rate := pcie_bytes_per_s(bridge.pci.generation, bridge.pci.lanes or bridge.pci.max_lanes)) is not None
-        ]
+        rates = [(rate, bridge.key) for bridge in bridges if (rate := _bridge_rate(bridge)) is not None]
         name = f"uplink:{min(bridge.key for bridge in bridges)}"
         if rates:
             slowest, bridge = min(rates)
@@ -157,6 +167,14 @@ def _sets_of_tree(fragment: Fragment, devices: Sequence[Component]) -> tuple[_Sw
         else:
             found.append(_SwitchSet(name, together, *_like_its_devices([by_key[key] for key in together])))
     return tuple(found)
+
+
+def _bridge_rate(bridge: Component) -> float | None:
+    port = bridge.pci
+    is_sure = port.generation is not None and not port.is_idle_reading
+    return pcie_bytes_per_s(
+        port.generation if is_sure else port.max_generation or port.generation, port.lanes or port.max_lanes
+    )
 
 
 def _sets_of_classes(devices: Sequence[Component], links: Mapping[Pair, Link]) -> tuple[_SwitchSet, ...]:

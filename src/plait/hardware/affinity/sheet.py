@@ -25,6 +25,7 @@ class Sheet:
     labels: Sequence[str]
 
     bytes_per_s: NDArray[np.float64]
+    expected: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     latency_s: NDArray[np.float64]
@@ -36,7 +37,7 @@ class Sheet:
 
     def put(self, i: int, j: int, estimate: Estimate) -> None:
         """Writes an estimate over whatever the cell held."""
-        self.bytes_per_s[i, j] = or_nan(estimate.bytes_per_s)
+        self.bytes_per_s[i, j] = self.expected[i, j] = or_nan(estimate.bytes_per_s)
         self.low[i, j] = or_nan(estimate.low_bytes_per_s if estimate.bytes_per_s is None else estimate.bytes_per_s)
         self.high[i, j] = or_nan(estimate.high_bytes_per_s if estimate.bytes_per_s is None else estimate.bytes_per_s)
         self.latency_s[i, j] = or_nan(estimate.latency_s)
@@ -80,6 +81,7 @@ def blank(labels: Sequence[str]) -> Sheet:
     return Sheet(
         labels=labels,
         bytes_per_s=empty(),
+        expected=empty(),
         low=empty(),
         high=empty(),
         latency_s=empty(),
