@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plait.hardware.blocks import Adjacency, bit_rows, blocks
-from plait.hardware.rings import Weights, ring_bound, slowest
+from plait.hardware.rings import Weights, at_least, ring_bound, slowest
 
 _SEEDS = 4
 _MOST_TURNS = 400
@@ -54,8 +54,7 @@ def search_ring(weights: Weights, size: int, seed: int) -> tuple[tuple[int, ...]
 
 
 def _ring_at(weights: Weights, level: float, size: int, seed: int) -> tuple[int, ...] | None:
-    adjacent = weights >= level
-    np.fill_diagonal(adjacent, val=False)
+    adjacent = at_least(weights, level)
     rng = random.Random(seed)
     for block in blocks(adjacent):
         if len(block) < size:

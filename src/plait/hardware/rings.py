@@ -62,12 +62,34 @@ def ring_table(rows: Sequence[int], size: int) -> RingTable:
     Held and Karp 1962, for all sets and all starts at once: a path starts at the lowest device of its set, so each set
     has one entry; sets of equal size are extended together.
     """
+    layer = sets_by_size(len(rows))[size]
+    reach = _reach(rows, size, len(rows) - size + 1)  # no set of this size begins higher
+    masks = layer[_closes(rows, reach, layer)]
+    return RingTable(size, tuple(rows), masks, reach)
+
+
+def ring_sets(rows: Sequence[int]) -> NDArray[np.bool_]:
+    """Returns of every set whether a ring can pass it; a single device and the two ends of a link count as rings."""
+    n = len(rows)
+    every = np.arange(1 << n, dtype=np.int64)
+    sound = _closes(rows, _reach(rows, n, n), every)
+    sound[0] = False
+    sound[1 << np.arange(n)] = True
+    return sound
+
+
+def _closes(rows: Sequence[int], reach: NDArray[np.uint16], masks: Masks) -> NDArray[np.bool_]:
+    """Returns where a path over the set ends at a neighbour of its start."""
+    lowest = np.minimum(np.bitwise_count((masks & -masks) - 1), len(rows) - 1)
+    closes: NDArray[np.bool_] = (reach[masks] & np.array(rows, dtype=np.uint16)[lowest]) != 0
+    return closes
+
+
+def _reach(rows: Sequence[int], largest: int, num_starts: int) -> NDArray[np.uint16]:
     n = len(rows)
     reach = np.zeros(1 << n, dtype=np.uint16)
-    layers = sets_by_size(n)
-    for v in range(n - size + 1):  # no set of this size begins higher
-        reach[1 << v] = 1 << v
-    for layer in layers[1:size]:
+    reach[1 << np.arange(num_starts)] = 1 << np.arange(num_starts)
+    for layer in sets_by_size(n)[1:largest]:
         ends = reach[layer]
         active = ends != 0
         masks, ends = layer[active], ends[active]
@@ -76,28 +98,25 @@ def ring_table(rows: Sequence[int], size: int) -> RingTable:
             bit = 1 << w
             grows = (lowest < bit) & ((masks & bit) == 0) & ((ends & rows[w]) != 0)
             reach[masks[grows] | bit] |= np.uint16(bit)
-    masks = layers[size][reach[layers[size]] != 0]
-    lowest = np.bitwise_count((masks & -masks) - 1)
-    back = np.array(rows, dtype=np.uint16)[lowest]
-    return RingTable(size, tuple(rows), masks[(reach[masks] & back) != 0], reach)
+    return reach
 
 
-def best_table(weights: Weights, size: int, at_least: float = -np.inf) -> tuple[float, RingTable]:
+def best_table(weights: Weights, size: int, floor: float = -np.inf) -> tuple[float, RingTable]:
     """Returns the largest bandwidth at which some set of ``size`` devices has a ring of links, and those sets.
 
     Args:
         weights: Of at most 16 devices.
         size: At least 3.
-        at_least: A bandwidth that some ring is known to have; the search does not look below it.
+        floor: A bandwidth that some ring is known to have; the search does not look below it.
     """
     n = len(weights)
     levels = np.unique(weights[np.triu_indices(n, 1)])
-    low = int(np.searchsorted(levels, at_least)) if at_least > levels[0] else 0
+    low = int(np.searchsorted(levels, floor)) if floor > levels[0] else 0
     high = _highest_level(weights, levels, size, low)
     best: tuple[int, RingTable] | None = None
     guess = high  # the bound is nearly always reached, so it is tried before halves are
     while low <= high:
-        table = ring_table(bit_rows(_at(weights, levels[guess])), size)
+        table = ring_table(bit_rows(at_least(weights, levels[guess])), size)
         if len(table.masks):
             best, low = (guess, table), guess + 1
         else:
@@ -118,7 +137,8 @@ def slowest(weights: Weights, ring: Sequence[int]) -> float:
     return float(weights[at, np.roll(at, -1)].min())
 
 
-def _at(weights: Weights, level: float) -> NDArray[np.bool_]:
+def at_least(weights: Weights, level: float) -> NDArray[np.bool_]:
+    """Returns the graph of the links that have at least this bandwidth."""
     adjacent = weights >= level
     np.fill_diagonal(adjacent, val=False)
     return adjacent
@@ -129,7 +149,7 @@ def _highest_level(weights: Weights, levels: Weights, size: int, low: int) -> in
     high = len(levels) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if any(len(block) >= size for block in blocks(_at(weights, levels[middle]))):
+        if any(len(block) >= size for block in blocks(at_least(weights, levels[middle]))):
             low = middle
         else:
             high = middle - 1
