@@ -4,6 +4,7 @@ A driver may hang (also in the kernel, where no signal reaches it), crash, or pr
 way, with ``error`` where there is none to give.
 """
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -23,16 +24,16 @@ _TAIL_BYTES = 4096
 
 
 def probe_apart(vendor: Vendor, ctx: Context, limit_s: float = DEFAULT_LIMIT_S) -> Fragment:
-    """Returns what a vendor's probe finds on this host; a second child without the library where the first failed."""
-    first = _one_child(vendor, ctx, limit_s, use_library=True)
-    if first.error is None or len(vendor.ways) == 1:
+    """Returns what a vendor's probe finds on this host; if its child dies, what a second one without library finds."""
+    first, why = _one_child(vendor, ctx, limit_s, use_library=True)
+    if first is not None:
         return first
-    second = _one_child(vendor, ctx, limit_s, use_library=False)
-    if not second.components:
-        return first if second.error is None else _failed(vendor, f"{first.error}; then {second.error}")
-    import dataclasses
-
-    return dataclasses.replace(second, warnings=(*second.warnings, f"{vendor.name}: {first.error}"))
+    if len(vendor.ways) == 1:
+        return _failed(vendor, why)
+    second, again = _one_child(vendor, ctx, limit_s, use_library=False)
+    if second is None or second.error is not None:
+        return _failed(vendor, f"{why}; then {again if second is None else second.error}")
+    return dataclasses.replace(second, warnings=(*second.warnings, f"{vendor.name}: {why}"))
 
 
 def probe_here(vendor: Vendor, ctx: Context) -> Fragment:
@@ -43,7 +44,8 @@ def probe_here(vendor: Vendor, ctx: Context) -> Fragment:
         return _failed(vendor, f"the probe failed: {type(error).__name__}: {error}")
 
 
-def _one_child(vendor: Vendor, ctx: Context, limit_s: float, *, use_library: bool) -> Fragment:
+def _one_child(vendor: Vendor, ctx: Context, limit_s: float, *, use_library: bool) -> tuple[Fragment | None, str]:
+    """Returns the fragment, or ``None`` and what became of the child."""
     with tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as noise:
         command = [
             sys.executable,
@@ -66,12 +68,12 @@ def _one_child(vendor: Vendor, ctx: Context, limit_s: float, *, use_library: boo
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             _end(process)
-            return _failed(vendor, f"no answer within {limit_s:g} s, stopped{_last_words(noise)}")
+            return None, f"no answer within {limit_s:g} s, stopped{_last_words(noise)}"
         fragment = _read(result)
         if fragment is not None and code == 0:
-            return fragment
+            return fragment, ""
         how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with status {code}"
-        return _failed(vendor, f"the probe {how}{_last_words(noise)}")
+        return None, f"the probe {how}{_last_words(noise)}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -28,6 +28,8 @@ class Jetson:
 
     def probe(self, ctx: Context, *, use_library: bool = True) -> Fragment:  # noqa: ARG002
         """Returns the one GPU of the board."""
+        if not is_tegra(ctx):
+            return Fragment(origin="/proc/device-tree", format=self.name, error="the device tree names no Tegra chip")
         model = text_of(ctx, "/proc/device-tree/model")
         total = re.search(r"^MemTotal:\s*(\d+) kB", text_of(ctx, "/proc/meminfo") or "", re.MULTILINE)
         hottest = _hottest_millidegrees(ctx)

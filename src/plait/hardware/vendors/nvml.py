@@ -115,16 +115,16 @@ def _read(library: _Library, origin: str) -> Fragment:
         if gpu.component.health != "ok":
             warnings.append(f"GPU{index}: {gpu.component.health}")
     _follow_links(library, gpus)
-    if library.lacking:
-        warnings.append(f"this driver's NVML lacks {', '.join(sorted(library.lacking))}")
-    has_links = "nvmlDeviceGetNvLinkState" not in library.lacking
+    hides = [f"{name}: not in this driver's NVML" for name in sorted(library.lacking)]
+    if "nvmlDeviceGetNvLinkState" in library.lacking:
+        hides.append("nvlink")
     return Fragment(
         origin=origin,
         format="nvml",
         components=tuple(components),
         links=tuple(_links(library, gpus)),
         warnings=tuple(warnings),
-        hides=() if has_links else ("nvlink",),
+        hides=tuple(hides),
         source=Source.LIBRARY,
     )
 
