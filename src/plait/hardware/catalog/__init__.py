@@ -76,7 +76,12 @@ def predicted_speed(accelerator_type: str, precision: str) -> tuple[float, str]:
     Raises:
         UnknownAccelerator: the type is not in the catalogue.
     """
-    figures = capability(accelerator_type)
+    return predicted_speed_of(capability(accelerator_type), precision)
+
+
+def predicted_speed_of(figures: DeviceCapability, precision: str) -> tuple[float, str]:
+    """Returns the same from figures at hand; see :func:`predicted_speed`."""
+    accelerator_type = figures.accelerator_type
     stand_ins = _STAND_INS.get(precision, ()) if precision in figures.precisions else ()
     for candidate in (precision, *stand_ins, "fp32"):
         peak = getattr(figures, f"{candidate}_tflops", None)
