@@ -5,7 +5,8 @@ import re
 from plait.hardware.topology import ComponentKind
 
 _ADDRESS = re.compile(
-    r"(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})\.(?P<function>[0-7])",
+    r"(?:(?P<domain>[0-9a-f]{4}|[1-9a-f][0-9a-f]{4,5}|[0-9a-f]{8}):)?"
+    r"(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])",
     re.ASCII | re.IGNORECASE,
 )
 
@@ -51,7 +52,7 @@ def normal_address(text: str) -> str | None:
     """Returns a PCI address as ``dddd:bb:dd.f`` in lower case, ``None`` where the text is none.
 
     A missing domain is 0000; domains of eight digits lose leading zeros down to four (NVML prints
-    ``00000000:07:00.0``); longer ones, as Intel's VMD makes them, stay.
+    ``00000000:07:00.0``); longer ones, as Intel's VMD makes them, stay. A digit too few is no other address.
     """
     match = _ADDRESS.fullmatch(text.strip())
     if match is None:

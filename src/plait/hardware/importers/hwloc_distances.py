@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from plait.hardware.importers.safe_xml import Element
 from plait.hardware.pci import numa_key
-from plait.hardware.safe_xml import Element
 from plait.hardware.topology import Link, LinkKind
 from plait.hardware.values import Source, Value
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from plait.hardware.cpusets import as_list, cpus_of_mask
 from plait.hardware.importers.hwloc_distances import Distances, read_distances
 from plait.hardware.importers.importer import UnreadableDump
+from plait.hardware.importers.safe_xml import Element, first_tag, read_xml
 from plait.hardware.pci import hexadecimal, kind_of, normal_address, numa_key, package_key, vendor_name
-from plait.hardware.safe_xml import Element, first_tag, read_xml
 from plait.hardware.topology import Component, ComponentKind, Fragment, Link, Locality
 from plait.hardware.values import Source, Value
 
@@ -125,9 +125,11 @@ class _Reader:
         elif type_ in {"Package", "Socket"}:
             self._package(element, inner)
         elif type_ == "Bridge":
-            inner = replace(inner, parent=self._bridge(element, inner))
+            inner = replace(inner, parent=self._bridge(element, inner) or place.parent)
         elif type_ == "PCIDev":
             key = self._pci_device(element, inner)
+            if key is None:
+                return
             inner = replace(inner, parent=key, pci=key)
         elif type_ == "OSDev":
             self._os_device(element, inner)
@@ -156,16 +158,19 @@ class _Reader:
 
     def _numa(self, element: Element, place: _Place) -> None:
         index = _whole(element.attributes.get("os_index", ""))
+        if index is None:
+            self.unread.append(f"{self.origin}:{element.line}: a NUMA node without a number")
+            return
         memory = _whole(element.attributes.get("local_memory", ""))
         cpus = cpus_of_mask(element.attributes.get("cpuset") or place.cpuset)
         self._add(
             Component(
-                key=numa_key(index) if index is not None else "numa",
-                name=f"NUMANode {'' if index is None else index}".rstrip(),
+                key=numa_key(index),
+                name="NUMANode",
                 kind="numa",
                 index=index,
                 memory_bytes=Value(memory or None, Source.SYSFS, "hwloc local_memory"),
-                locality=Locality(cpus=cpus, numa_nodes=None if index is None else (index,)),
+                locality=Locality(cpus=cpus, numa_nodes=(index,)),
             ),
             element,
         )
@@ -176,7 +181,7 @@ class _Reader:
         self._add(
             Component(
                 key="package" if index is None else package_key(index),
-                name=f"Package {'' if index is None else index}".rstrip(),
+                name="Package",
                 kind="cpu",
                 index=index,
                 model=_infos(element).get("CPUModel", "").strip() or None,
@@ -190,13 +195,13 @@ class _Reader:
             element,
         )
 
-    def _bridge(self, element: Element, place: _Place) -> str:
+    def _bridge(self, element: Element, place: _Place) -> str | None:
         span = element.attributes.get("bridge_pci", "")
         if element.attributes.get("pci_busid"):
             return self._pci_device(element, place)
         root = Component(
             key=f"host bridge {span}".rstrip(),
-            name=f"HostBridge {span}".rstrip(),
+            name="HostBridge",
             kind="bridge",
             parent=place.parent,
             locality=self._locality(place),
@@ -204,7 +209,7 @@ class _Reader:
         )
         return self._add(root, element)
 
-    def _pci_device(self, element: Element, place: _Place) -> str:
+    def _pci_device(self, element: Element, place: _Place) -> str | None:
         attributes = element.attributes
         address = normal_address(attributes.get("pci_busid", ""))
         printed = _PCI_TYPE.match(attributes.get("pci_type", "").strip())
@@ -222,9 +227,10 @@ class _Reader:
             kind = "switch"
         if address is None:
             self.unread.append(f"{self.origin}:{element.line}: PCI device with the id {attributes.get('pci_busid')!r}")
+            return None
         key = self._add(
             Component(
-                key=address or "pci device without address",
+                key=address,
                 name=attributes.get("pci_busid", "pci"),
                 kind=kind,
                 vendor=vendor_name(vendor),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from plait.hardware.cpusets import cpus_of_mask
 from plait.hardware.importers.importer import UnreadableDump
+from plait.hardware.importers.nccl_graph import GPU_TAGS, NAME, ROOT_KEY, read_graphs, whole
+from plait.hardware.importers.safe_xml import Element, first_tag, read_xml
 from plait.hardware.pci import (
     class_code,
     generation_of,
@@ -20,7 +22,6 @@ from plait.hardware.pci import (
     numa_key,
     vendor_name,
 )
-from plait.hardware.safe_xml import Element, first_tag, read_xml
 from plait.hardware.topology import (
     CapacityGroup,
     Component,
@@ -34,12 +35,9 @@ from plait.hardware.topology import (
 )
 from plait.hardware.values import Source, Value
 
-NAME = "nccl_xml"
-ROOT_KEY = "system"
 UNKNOWN_PEER = "?"
 """Far end of a link whose file names the device itself as target (virtual machines do): it exists, unknown where."""
 
-GPU_TAGS = frozenset({"gpu", "apu"})
 LINK_TAGS: Mapping[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi", "c2c": "c2c", "pcilink": "pcie"}
 _FRAGMENT_ROOTS = frozenset({"cpu", "pci"})
 _NVSWITCH_CLASS = 0x0680
@@ -72,11 +70,10 @@ class NcclXml:
         root = document.root
         if root is None or not any(e.tag in {"cpu", "pci", "gpu", "apu", "net", "graph"} for e in root.walk()):
             raise UnreadableDump(f"{origin}: no element of an NCCL topology in it {document.stopped}".rstrip())
-        reader = _Reader(origin)
-        if document.stopped:
-            reader.unread.append(f"{origin}: {document.stopped}; read up to there")
+        stopped = (f"{origin}: {document.stopped}; read up to there",) if document.stopped else ()
         if root.tag == "graphs":
-            return reader.graphs(root)
+            return read_graphs(root, origin, stopped)
+        reader = _Reader(origin, unread=list(stopped))
         reader.topology(root)
         return reader.fragment()
 
@@ -102,7 +99,7 @@ class _Reader:
     _pending: list[tuple[str, str, Element]] = field(default_factory=list)
     _hosts: dict[str, str] = field(default_factory=dict)
     _listed: dict[str, int] = field(default_factory=dict)
-    _nameless: int = 0
+    _has_no_tree: bool = False
 
     def topology(self, root: Element) -> None:
         hashes = dict.fromkeys(h for e in root.walk() if e.tag == "cpu" and (h := e.attributes.get("host_hash")))
@@ -110,6 +107,7 @@ class _Reader:
             self._hosts = {h: f"{h}/" for h in hashes}
         extra = {**root.attributes, "root": root.tag, "elements": " ".join(sorted({e.tag for e in root.walk()}))}
         self.components[ROOT_KEY] = Component(key=ROOT_KEY, name=root.tag, kind="other", extra=extra)
+        self._has_no_tree = not any(e.tag in {"cpu", "pci"} for e in root.walk())
         self._children(root.children, _Place(None))
         for key, host, element in self._pending:
             self._link(key, host, element)
@@ -122,11 +120,29 @@ class _Reader:
             components=tuple(self.components.values()),
             links=tuple(self.links),
             groups=tuple(self.groups),
-            conflicts=tuple(Conflict(subject=k, said=(f"listed {n} times",)) for k, n in self._listed.items() if n > 1),
+            conflicts=(*self._one_sided(), *self._twice()),
             unread=tuple(self.unread),
             warnings=tuple(self.warnings),
             tables={"tclass": self.tclass} if self.tclass else {},
         )
+
+    def _twice(self) -> list[Conflict]:
+        return [Conflict(subject=k, said=(f"listed {n} times",)) for k, n in self._listed.items() if n > 1]
+
+    def _one_sided(self) -> list[Conflict]:
+        """Returns the pairs of devices of which only one tells the link, or each another count."""
+        counts: dict[tuple[str, str, str], int] = {}
+        for link in self.links:
+            counts[link.kind, link.a, link.b] = counts.get((link.kind, link.a, link.b), 0) + link.count
+        telling = {link.a for link in self.links}
+        return [
+            Conflict(subject=f"link of {a} and {b}", said=(f"{a}: {kind} x{count}", f"{b}: {kind} x{back}"))
+            for (kind, a, b), count in counts.items()
+            if kind in {"nvlink", "xgmi"}
+            and b in telling
+            and (back := counts.get((kind, b, a), 0)) != count
+            and (back == 0 or a < b)
+        ]
 
     def _children(self, elements: list[Element], place: _Place) -> None:
         for child in elements:
@@ -134,14 +150,14 @@ class _Reader:
                 self._cpu(child, place)
             elif child.tag == "pci":
                 self._pci(child, place)
-            elif child.tag in GPU_TAGS:
+            elif child.tag in GPU_TAGS and place.parent is None and self._has_no_tree:
                 self._lone_gpu(child, place)
             elif child.tag == "net":
                 self._lone_net(child, place)
             elif child.tag in {"nic", "system"}:
                 self._children(child.children, place)
             else:
-                self.unread.append(f"{self.origin}:{child.line}: <{child.tag}> is not known here")
+                self.unread.append(f"{self.origin}:{child.line}: <{child.tag}> does not belong here")
 
     def _add(self, component: Component) -> str | None:
         """Adds it under its key and returns that; a bridge that is there already gets a key of its own.
@@ -160,7 +176,7 @@ class _Reader:
     def _cpu(self, element: Element, place: _Place) -> None:
         attributes = element.attributes
         host = self._hosts.get(attributes.get("host_hash", ""), place.host)
-        node = _whole(attributes.get("numaid", ""))
+        node = whole(attributes.get("numaid", ""))
         cpus = cpus_of_mask(attributes.get("affinity", "")) or None
         why = "" if node is not None else f"numaid is {attributes.get('numaid')!r}"
         locality = Locality(cpus=cpus, numa_nodes=None if node is None else (node,), why_unknown=why)
@@ -181,28 +197,35 @@ class _Reader:
         gpus = _different([e for e in element.children if e.tag in GPU_TAGS])
         nets = _different([n for e in element.children if e.tag == "nic" for n in e.all("net")] + element.all("net"))
         component = self._pci_function(element, place)
+        if component is None:
+            self._children([e for e in element.children if e.tag == "pci"], place)
+            return
         if len(gpus) == 1:
             component = _with_gpu(component, gpus[0])
         if len(nets) == 1:
             component = _with_net(component, nets[0])
         key = self._add(component)
-        if key is None:
-            return
-        inner = replace(place, parent=key)
+        if key is not None:
+            self._inside(key, element, gpus, nets, replace(place, parent=key))
+
+    def _inside(self, key: str, element: Element, gpus: list[Element], nets: list[Element], inner: _Place) -> None:
+        """Reads what is inside a ``pci`` element; the only GPU and the only network are the function itself."""
         if len(gpus) == 1:
-            self._pending += [(key, place.host, e) for e in _different(gpus[0].children)]
+            self._pending += [(key, inner.host, e) for e in _different(gpus[0].children)]
+        for gpu in gpus if len(gpus) > 1 else ():
+            self._lone_gpu(gpu, inner)
         if len(nets) > 1:
             self._ports(key, nets, inner)
         for child in element.children:
             if child.tag in LINK_TAGS:
-                self._pending.append((key, place.host, child))
+                self._pending.append((key, inner.host, child))
             elif child.tag == "nic":
                 self._children([e for e in child.children if e.tag != "net"], inner)
-            elif child.tag != "net" and (child.tag not in GPU_TAGS or len(gpus) > 1):
+            elif child.tag != "net" and child.tag not in GPU_TAGS:
                 self._children([child], inner)
 
-    def _pci_function(self, element: Element, place: _Place) -> Component:
-        """Returns the component of a ``pci`` element from its own attributes."""
+    def _pci_function(self, element: Element, place: _Place) -> Component | None:
+        """Returns the component of a ``pci`` element from its own attributes, ``None`` where it has no address."""
         attributes = element.attributes
         address = normal_address(attributes.get("busid", ""))
         vendor = hexadecimal(attributes.get("vendor", ""))
@@ -213,10 +236,10 @@ class _Reader:
         elif kind == "other" and "pci" in tags:
             kind = "bridge"
         if address is None:
-            self._nameless += 1
             self.unread.append(f"{self.origin}:{element.line}: pci with the bus id {attributes.get('busid')!r}")
+            return None
         return Component(
-            key=place.host + (address or f"pci without address {self._nameless}"),
+            key=place.host + address,
             name=attributes.get("busid", "pci"),
             kind=kind,
             vendor=vendor_name(vendor),
@@ -252,7 +275,7 @@ class _Reader:
             self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> is not known here")
             return
         attributes = element.attributes
-        count = _whole(attributes.get("count", "1"))
+        count = whole(attributes.get("count", "1"))
         if not count:
             self.unread.append(f"{self.origin}:{element.line}: {element.tag} with count {attributes.get('count')!r}")
             return
@@ -316,38 +339,6 @@ class _Reader:
         if any(link.b == UNKNOWN_PEER for link in self.links):
             self.warnings.append("links name the device itself as their target: they exist, their far ends are unknown")
 
-    def graphs(self, root: Element) -> Fragment:
-        """Reads what NCCL chose: rings and trees by rank number, no topology."""
-        tables: dict[str, dict[tuple[str, str], str]] = {}
-        components: dict[str, Component] = {
-            ROOT_KEY: Component(key=ROOT_KEY, name=root.tag, kind="other", extra={**root.attributes, "root": root.tag})
-        }
-        for number, graph in enumerate(root.all("graph")):
-            table = {("graph", name): value for name, value in graph.attributes.items()}
-            for n, channel in enumerate(graph.all("channel")):
-                steps = [f"{e.tag}:{e.attributes.get('dev', '')}" for e in channel.children]
-                table["channel", str(n)] = " ".join(steps)
-                for element in channel.children:
-                    self._named_in_graph(components, element)
-            tables[f"graph {number}"] = table
-        return Fragment(
-            origin=self.origin,
-            format=NAME,
-            components=tuple(components.values()),
-            unread=tuple(self.unread),
-            hides=("links", "numa", "pci"),
-            tables=tables,
-        )
-
-    def _named_in_graph(self, components: dict[str, Component], element: Element) -> None:
-        dev = element.attributes.get("dev", "")
-        kind: ComponentKind | None = "gpu" if element.tag in GPU_TAGS else "nic" if element.tag == "net" else None
-        if kind is None or not dev:
-            self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> in a channel")
-            return
-        key = f"{element.tag}{dev}"
-        components.setdefault(key, Component(key=key, name=key, kind=kind, index=_whole(dev)))
-
 
 def _different(elements: list[Element]) -> list[Element]:
     """Returns the elements without those that repeat an earlier one: a line pasted twice is no second device."""
@@ -371,7 +362,7 @@ def _with_gpu(component: Component, element: Element) -> Component:
     extra = {**component.extra, "gpu.tag": element.tag, **_prefixed("gpu", attributes)}
     # Only RCCL writes the instruction set of AMD's GPUs.
     vendor = component.vendor or ("amd" if "gcn" in attributes else None)
-    return replace(component, vendor=vendor, index=_whole(attributes.get("dev", "")), extra=extra)
+    return replace(component, vendor=vendor, index=whole(attributes.get("dev", "")), extra=extra)
 
 
 def _with_net(component: Component, element: Element) -> Component:
@@ -384,7 +375,7 @@ def _with_net(component: Component, element: Element) -> Component:
         component,
         kind=kind,
         name=attributes.get("name") or component.name,
-        index=component.index if kind != "nic" else _whole(attributes.get("dev", "")),
+        index=component.index if kind != "nic" else whole(attributes.get("dev", "")),
         rate_bytes_per_s=Value(rate, Source.CLI, detail),
         extra={**component.extra, "net.tag": element.tag, **_prefixed("net", attributes)},
     )
@@ -392,12 +383,6 @@ def _with_net(component: Component, element: Element) -> Component:
 
 def _prefixed(prefix: str, attributes: Mapping[str, str]) -> dict[str, str]:
     return {f"{prefix}.{name}": value for name, value in attributes.items()}
-
-
-def _whole(text: str) -> int | None:
-    """Returns a whole number of 0 or more, ``None`` for anything else (-1 is NCCL's unknown)."""
-    stripped = text.strip()
-    return int(stripped) if stripped.isascii() and stripped.isdigit() and len(stripped) < 10 else None
 
 
 def _number(text: str) -> float | None:

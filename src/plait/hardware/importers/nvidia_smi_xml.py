@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from plait.hardware.importers.figures import mebibytes, small_number
 from plait.hardware.importers.importer import UnreadableDump
+from plait.hardware.importers.safe_xml import Document, Element, read_xml
 from plait.hardware.pci import lanes_of, normal_address
-from plait.hardware.safe_xml import Document, Element, read_xml
 from plait.hardware.topology import Component, Fragment, PciPort
 from plait.hardware.values import Source, Value
 
@@ -128,7 +128,9 @@ def _gpu(gpu: Element, root: Element, position: int, origin: str, *, is_all: boo
         extra=extra,
     )
     for mig in [device for group in gpu.all("mig_devices") for device in group.all("mig_device")]:
-        yield _mig(mig, key, name, origin)
+        part = _mig(mig, key, name, origin)
+        if part is not None:
+            yield part
 
 
 def _port(gpu: Element) -> PciPort:
@@ -142,18 +144,20 @@ def _port(gpu: Element) -> PciPort:
     )
 
 
-def _mig(mig: Element, parent: str, name: str, origin: str) -> Component:
+def _mig(mig: Element, parent: str, name: str, origin: str) -> Component | None:
+    """Returns a MIG device, ``None`` where the document ends before its number."""
     index = small_number(text_at(mig, "index"))
+    if index is None:
+        return None
     uuid = _known(mig, "uuid") or None
-    place = str(index) if index is not None else f"line {mig.line}"
     count = small_number(text_at(mig, "device_attributes/shared/multiprocessor_count"))
     extra = {tag: text for tag in ("gpu_instance_id", "compute_instance_id") if (text := text_at(mig, tag))}
     if count is not None:
         extra["multiprocessor_count"] = str(count)
     memory = mebibytes(text_at(mig, "fb_memory_usage/total"), f"{origin}:{mig.line}")
     return Component(
-        key=uuid or f"{parent}/mig{place}",
-        name=f"{name} MIG {place}",
+        key=uuid or f"{parent}/mig{index}",
+        name=f"{name} MIG {index}",
         kind="gpu",
         vendor="nvidia",
         uuid=uuid,

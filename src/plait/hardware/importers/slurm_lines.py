@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from plait.hardware.safe_xml import decode
+from plait.hardware.importers.paste import read_paste
+from plait.hardware.importers.safe_xml import decode
 
 _WORD = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*=\s*("[^"]*"|[^\s"]+)(?=\s|$)', re.ASCII)
 _COMMENT = re.compile(r"(?<!\\)#.*")
@@ -29,7 +30,7 @@ def statements(data: bytes) -> Iterator[Statement]:
     """Yields the statements of a file; a backslash at the end of a line joins it with the next."""
     text = ""
     first = 0
-    for number, printed in enumerate(decode(data).replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+    for number, printed in enumerate(_lines(data), 1):
         line = _COMMENT.sub("", printed).rstrip()
         first = first or number
         if line.endswith("\\"):
@@ -41,6 +42,18 @@ def statements(data: bytes) -> Iterator[Statement]:
         text, first = "", 0
     if text.strip():
         yield _statement(first, text.strip())
+
+
+def _lines(data: bytes) -> list[str]:
+    """Returns the lines without what logs and mails put in front; one too long for a paste, as it is."""
+    paste = read_paste(data)
+    lines = list(paste.lines)
+    if paste.left_out:
+        plain = decode(data).replace("\r\n", "\n").split("\n")
+        for number in paste.left_out:
+            if number <= len(plain):
+                lines[number - 1] = plain[number - 1]
+    return lines
 
 
 def _statement(line: int, text: str) -> Statement:

@@ -5,13 +5,13 @@ of.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from plait.hardware.importers.hostlist import expand
 from plait.hardware.importers.importer import UnreadableDump
+from plait.hardware.importers.paste import read_paste
 from plait.hardware.importers.slurm_topology import NetworkReader, block_size_warnings
-from plait.hardware.safe_xml import decode
 from plait.hardware.topology import Component, Fragment, Link
 from plait.hardware.values import Source
 from plait.words import did_you_mean
@@ -19,7 +19,7 @@ from plait.words import did_you_mean
 NAME = "slurm_topology_yaml"
 MOST_RING_NODES = 16
 
-_START = re.compile(rb"^[ \t]*(-[ \t]+)?[\"']?topology[\"']?[ \t]*:", re.MULTILINE)
+_START = re.compile(r"^[ \t]*(-[ \t]+)?[\"']?topology[\"']?[ \t]*:", re.MULTILINE)
 _LARGEST_BYTES = 4 << 20
 _KINDS = ("tree", "block", "ring", "torus3d", "flat")
 _TRUE = frozenset({"true", "yes", "on", "y", "1"})
@@ -33,7 +33,9 @@ class SlurmTopologyYaml:
 
     def recognises(self, data: bytes) -> float:
         """Returns how sure it is: a list item that names a topology, less so such a key at the top."""
-        start = _START.search(data)
+        if b"topology" not in data:
+            return 0.0
+        start = _START.search(read_paste(data).text)
         return 0.0 if start is None else 0.95 if start[1] else 0.5
 
     def read(self, data: bytes, origin: str) -> Fragment:
@@ -59,7 +61,7 @@ def _parsed(data: bytes, origin: str) -> object:
 
     if len(data) > _LARGEST_BYTES:
         raise UnreadableDump(f"{origin}: larger than {_LARGEST_BYTES >> 20} MiB")
-    text = decode(data)
+    text = _own_lines(read_paste(data).lines)
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         # Anchors could make a short text endless; no topology has a use for them.
@@ -69,6 +71,19 @@ def _parsed(data: bytes, origin: str) -> object:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         told = " ".join(str(error).split())[:200]
         raise UnreadableDump(f"{origin}: not YAML ({told})") from None
+
+
+def _own_lines(lines: Sequence[str]) -> str:
+    """Returns the lines from the first topology on, up to one that cannot belong to the list (a prompt, a greeting)."""
+    start = next((n for n, line in enumerate(lines) if _START.match(line)), 0)
+    margin = len(lines[start]) - len(lines[start].lstrip()) if lines else 0
+    own: list[str] = []
+    for line in lines[start:]:
+        word = line.lstrip()
+        if word and not word.startswith(("#", "-")) and len(line) - len(word) <= margin and own:
+            break
+        own.append(line)
+    return "\n".join(own)
 
 
 def _joined(networks: list["_Network"], origin: str) -> Fragment:

@@ -5,6 +5,8 @@ import xml.parsers.expat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from plait.hardware.importers.paste import read_paste
+
 _DEEPEST = 200
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]")
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
@@ -66,7 +68,11 @@ def decode(data: bytes) -> str:
 
 def first_tag(data: bytes) -> str | None:
     """Returns the name of the first element without its prefix, ``None`` where there is none near the start."""
-    text = decode(data[:_LOOK_AT])
+    tag = _first_tag(decode(data[:_LOOK_AT]))
+    return tag if tag not in {None, "stdout", "stderr"} else _first_tag(read_paste(data).text[:_LOOK_AT])
+
+
+def _first_tag(text: str) -> str | None:
     start = _BEGINNING.search(text)
     if start is None:
         return None
@@ -81,9 +87,21 @@ def read_xml(data: bytes, wrap_in: str | None = None) -> Document:
     """Reads a document up to its first fault; what came before it is kept.
 
     Text in front (a prompt, a command) is skipped. Declared entities are refused, a ``DOCTYPE`` without any is fine.
-    Prefixes of names are dropped. ``wrap_in`` names an element to put around a piece cut out of a document.
+    Prefixes of names are dropped. ``wrap_in`` names an element to put around a piece cut out of a document. Where the
+    text as it is stops early, it is tried once more without what logs and mails put in front of lines.
     """
-    text = decode(data)
+    document = _read_text(decode(data), wrap_in)
+    if not document.stopped:
+        return document
+    cleaned = _read_text(read_paste(data).text, wrap_in)
+    return cleaned if _size(cleaned) > _size(document) else document
+
+
+def _size(document: Document) -> int:
+    return 0 if document.root is None else sum(1 for _ in document.root.walk())
+
+
+def _read_text(text: str, wrap_in: str | None) -> Document:
     start = _BEGINNING.search(text)
     if start is None:
         return Document(None, "no element in it")
