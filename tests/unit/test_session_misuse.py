@@ -44,6 +44,17 @@ def prepared() -> Iterator[Prepared]:
         yield (run, *run.prepare(*parts(), DATA, epochs=1))
 
 
+@pytest.mark.parametrize(("setting", "told"), [({"bitwise": True}, "bitwise"), ({"max_fused": 2}, "max_fused is 2")])
+def test_statistics_of_a_whole_step_are_refused_where_they_cannot_be(setting: dict[str, Any], told: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        plait.session(global_batch_size=8, micro_batches=4, **setting) as run,
+        pytest.raises(PlaitError, match=told),
+    ):
+        run.prepare(model, optimizer, DATA, epochs=1, batch_norm="sync")
+
+
 def no_backward(_run: Session, model: nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
     for batch in loader:
         loss_of(model, batch)

@@ -17,17 +17,19 @@ from typing import Any
 
 import torch
 
-from plait.train import balance
+from plait.train import balance, fusing
 from plait.train.bitwise import Verdict
 from plait.train.catch_up import CatchUp
 from plait.train.collectives.exchange import Exchange, FixedExchange, Group
 from plait.train.faults import FaultInjector
+from plait.train.fusing import Fusing
 from plait.train.learning_rate import group_squares
 from plait.train.membership.link import WardenLink, Warned
 from plait.train.observers import Observers, StepFacts
 from plait.train.regroup import Regroup
 from plait.train.replica import Extras, Planned, Replica
 from plait.train.share import Share, shares_of_step, with_samples
+from plait.train.sync_norm import StepSums
 from plait.train.transfer import StateServer
 from plait.train.vote import Ballot, Vote, cast, read
 from plait.train.work import DataPlan, deal
@@ -49,6 +51,7 @@ class EngineConfig:
     split: str = "by_throughput"
     forced_split: Mapping[str, int] | None = None
     max_fused: int | None = None
+    most: int | None = None
     exchange_timeout_s: float = 60.0
     duty_ratio: float = 1.0
     joins: bool = False
@@ -75,6 +78,9 @@ class StepEngine:
         self.exchange = exchange
         self.observers = observers
         self.faults = faults
+        self.sums = replica.sums
+        self.most = config.most
+        self.fusing = Fusing()
         self.share: Share | None = None
         self.catch_up: CatchUp | None = None
         self.last_vote: Vote | None = None
@@ -90,6 +96,8 @@ class StepEngine:
         self._chunk_samples = 0
         self._chunk_weight: int | None = None
         self.standing = Regroup(self, link, server)
+        if self.sums is not None:
+            self.sums.bind(self)
 
     # The course of a step
 
@@ -143,7 +151,12 @@ class StepEngine:
         able = sorted(m for m in self.standing.members if m not in self.standing.shadows)
         config = self.config
         shares, self.reason = shares_of_step(
-            able, config.plan, self.replica, forced=config.forced_split, is_even=config.split == "even"
+            able,
+            config.plan,
+            self.replica,
+            forced=config.forced_split,
+            is_even=config.split == "even",
+            caps=self.standing.caps,
         )
         self.observers.on_split(self.step, shares, self.reason)
         assigned = deal(config.plan.micro_batches, shares).as_dict()
@@ -164,7 +177,8 @@ class StepEngine:
         # loop's zero_grad() does not run for it, and the next backward would add to them.
         self.replica.optimizer.zero_grad(set_to_none=True)
         self._chunk_s = time.monotonic()
-        self.replica.ghosts.enter(self.chunk, counts)
+        tells = self.sums is None or self.active_ranks()[:1] == (self.standing.members.index(self.config.me),)
+        self.replica.ghosts.enter(self.chunk, counts, tells=tells)
         if isinstance(self.exchange, FixedExchange):
             self.exchange.at(self.chunk[0])
         self._start_chunk(self._chunk_samples, is_last=not share.pending)
@@ -174,8 +188,24 @@ class StepEngine:
 
     def _fused(self, pending: list[int]) -> tuple[int, ...]:
         """Returns the first of these micro-batches that run in one forward pass."""
-        most = 1 if isinstance(self.exchange, FixedExchange) else self.config.max_fused or len(pending)
+        if isinstance(self.exchange, FixedExchange):
+            most = 1
+        elif self.sums is not None:
+            most = len(pending)  # statistics over the whole step take the whole share at once
+        else:
+            most = self.config.max_fused or self.fusing.most(len(pending))
         return tuple(pending[:most])
+
+    def active_ranks(self) -> tuple[int, ...]:
+        """Returns the ranks of the members that have samples in the running step, rising."""
+        share = self.share
+        assert share is not None
+        counts = self.config.plan.counts(self.step)
+        return tuple(
+            rank
+            for rank, member in enumerate(self.standing.members)
+            if any(counts[k] for k in share.assigned.get(member, ()))
+        )
 
     def weigh(self, count: int) -> None:
         """The running chunk counts for this many (valid tokens, say) instead of its samples; before backward."""
@@ -206,6 +236,8 @@ class StepEngine:
         """Closes the chunk that just ran backward; returns whether its step is committed and applied."""
         share = self.share
         assert share is not None
+        if self.sums is not None and self.sums.void is not None:
+            return self._run_again(self.sums)
         elapsed_s = time.monotonic() - self._chunk_s
         if self.config.duty_ratio < 1.0:
             time.sleep(elapsed_s * (1.0 / self.config.duty_ratio - 1.0))
@@ -222,6 +254,14 @@ class StepEngine:
             return False
         return self._close_step()
 
+    def _run_again(self, sums: StepSums) -> bool:
+        """Throws away a pass whose statistics did not come through; the step begins anew in the next generation."""
+        error, sums.void = sums.void, None
+        self.chunk = ()
+        self.replica.ghosts.leave()
+        self.standing.change(None if isinstance(error, Warned) else error)
+        return False
+
     def _add_squares(self) -> None:
         if self.replica.adascale is None:
             return
@@ -237,7 +277,8 @@ class StepEngine:
         step = self.step
         while self.step == step:
             share = self.share
-            assert share is not None
+            if share is None:
+                return False  # the step begins anew
             if share.pending:
                 self.exchange.keep_chunk()
                 return False
@@ -259,7 +300,7 @@ class StepEngine:
         self._send_extras(group)
         self.faults.reach(self.step, "exchange")
         self._look_ahead(share)
-        self._finish(self.exchange.works + self._extra_works)
+        self.wait_for(self.exchange.works + self._extra_works)
         verdict = self.exchange.verdict()
         if verdict is Verdict.MISFIT:
             self.exchange.restart_step()
@@ -294,8 +335,13 @@ class StepEngine:
         self._sent_extras = sent
         self._extra_works = [group.all_reduce(t) for t in sent.tensors()] if group.size > 1 else []
 
-    def _finish(self, works: list[Any]) -> None:
-        """Waits for works, but no longer than the group lasts."""
+    def wait_for(self, works: list[Any]) -> None:
+        """Waits for works, but no longer than the group lasts.
+
+        Raises:
+            Warned: the group is about to change.
+            RuntimeError: a work has failed.
+        """
         for work in works:
             while not work.is_completed():
                 if self.standing.must_stop():
@@ -316,11 +362,12 @@ class StepEngine:
             compute_us=share.compute_us,
             micro_batches=len(share.run),
             is_ready=not self.is_shadow,
+            most=self.most,
         )
         members, group = self.standing.members, self.standing.group
         values = cast(ballot, members.index(self.config.me), len(members))
         if group is not None and group.size > 1:
-            self._finish([group.all_reduce(values)])
+            self.wait_for([group.all_reduce(values)])
         return read(values.tolist(), members, ballot)
 
     def _plan_hash(self) -> int:
@@ -338,6 +385,8 @@ class StepEngine:
             return
         self._apply(vote, self._sent_extras)
         assert share is not None
+        if self.config.plan.is_full(vote.step):
+            self.fusing = fusing.observe(self.fusing, len(share.run), share.compute_us / 1e6)
         self._tell_step(vote, share)
 
     def _apply(self, vote: Vote, extras: Extras) -> None:
@@ -348,7 +397,7 @@ class StepEngine:
             self.replica.balancer = balance.observe(self.replica.balancer, samples)
         ratio = 1.0 if vote.count == expected else expected / max(vote.count, 1)
         self.replica.apply(self.exchange, extras, ratio=ratio, found_inf=vote.found_inf)
-        decision = balance.plan(self.replica.balancer, sorted(vote.ready), plan.micro_batches)
+        decision = balance.plan(self.replica.balancer, sorted(vote.ready), plan.micro_batches, vote.caps)
         self.replica.balancer = decision.state
         self.replica.planned = Planned(decision.split.as_dict(), decision.reason)
 

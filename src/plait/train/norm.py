@@ -22,10 +22,14 @@ AllReduce = Callable[[Tensor], Tensor]
 
 @dataclass
 class _Now:
-    """The micro-batches in the running forward pass, shared by all ghost layers of a model."""
+    """The micro-batches in the running forward pass, shared by all layers of a model that are ours.
+
+    ``tells``: whether this member reports statistics that several members hold alike.
+    """
 
     ks: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
+    tells: bool = True
 
 
 @dataclass
@@ -84,7 +88,9 @@ class GhostBatchNorm(_BatchNorm):
 
 
 class GhostStatistics:
-    """Collects what the ghost layers of a model saw in a step, and merges it into their running statistics.
+    """Collects what the layers of a model saw in a step, and merges it into their running statistics.
+
+    A ghost layer sees each micro-batch, a sync layer the step as a whole, which one member reports.
 
     Before each forward pass call :meth:`enter`; after the step, SUM-reduce :meth:`table` over all members and hand the
     result to :meth:`merge`. Each micro-batch is run by one member, so the sum is exact and the same everywhere; it is
@@ -92,8 +98,9 @@ class GhostStatistics:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Finds the ghost layers of a model that :func:`convert` has been through."""
-        self.layers = [module for module in model.modules() if isinstance(module, GhostBatchNorm)]
+        """Finds the layers of a model that :func:`convert` has been through."""
+        ours = (GhostBatchNorm, CountWeightedSyncBatchNorm)
+        self.layers = [module for module in model.modules() if isinstance(module, ours)]
         self._now = _Now()
         for layer in self.layers:
             layer.now = self._now
@@ -103,8 +110,12 @@ class GhostStatistics:
         """Columns of the table: for each layer a flag, then mean and variance a channel."""
         return sum(1 + 2 * layer.num_features for layer in self.layers)
 
-    def enter(self, ks: Sequence[int], counts: Sequence[int]) -> None:
-        """Says which micro-batches the next forward pass holds, in order, and how many samples each, be it 0."""
+    def enter(self, ks: Sequence[int], counts: Sequence[int], *, tells: bool = True) -> None:
+        """Says which micro-batches the next forward pass holds, in order, and how many samples each, be it 0.
+
+        ``tells``: whether this member reports the statistics of layers that see the step as a whole.
+        """
+        self._now.tells = tells
         present = [(k, n) for k, n in zip(ks, counts, strict=True) if n > 0]
         self._now.ks = tuple(k for k, _ in present)
         self._now.counts = tuple(n for _, n in present)
@@ -144,7 +155,7 @@ class GhostStatistics:
 
 
 @torch.no_grad()
-def _merge_layer(layer: GhostBatchNorm, rows: Tensor) -> None:
+def _merge_layer(layer: "GhostBatchNorm | CountWeightedSyncBatchNorm", rows: Tensor) -> None:
     mean, variance, tracked = layer.running_mean, layer.running_var, layer.num_batches_tracked
     if mean is None or variance is None or tracked is None:
         return
@@ -165,8 +176,9 @@ class _NormaliseTogether(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917 - apply() takes positions only
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, all_reduce: AllReduce
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, exchange: "Exchange"
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        all_reduce = exchange.all_reduce
         axes = [axis for axis in range(x.dim()) if axis != 1]
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         count = wide.new_full((1,), x.numel() / max(1, x.shape[1]))
@@ -181,7 +193,7 @@ class _NormaliseTogether(torch.autograd.Function):
         normal = centred * inverse.view(shape)
         result = normal if weight is None or bias is None else normal * weight.view(shape) + bias.view(shape)
         ctx.save_for_backward(normal, inverse, weight, total)
-        ctx.all_reduce, ctx.axes, ctx.shape = all_reduce, axes, shape
+        ctx.all_reduce, ctx.weight, ctx.axes, ctx.shape = all_reduce, exchange.weight, axes, shape
         ctx.mark_non_differentiable(mean, variance, total)
         return result.to(x.dtype), mean, variance, total
 
@@ -192,7 +204,9 @@ class _NormaliseTogether(torch.autograd.Function):
         for_bias = given.sum(ctx.axes)
         for_weight = (given * normal).sum(ctx.axes)
         scale = inverse if weight is None else inverse * weight
-        means = ctx.all_reduce(torch.cat([for_bias, for_weight])) / total
+        # Each member's loss is a mean over its own samples; the sums are of the whole step's loss.
+        weight_of_mine = ctx.weight()
+        means = ctx.all_reduce(torch.cat([for_bias, for_weight]) * weight_of_mine) / (total * weight_of_mine)
         mean_given, mean_along = means.split(normal.shape[1])
         along = normal * mean_along.view(ctx.shape)
         for_x = (given - mean_given.view(ctx.shape) - along) * scale.view(ctx.shape)
@@ -208,9 +222,15 @@ class _NormaliseTogether(torch.autograd.Function):
 
 @dataclass
 class Exchange:
-    """Where the sync layers of a model get their sums from; ``all_reduce`` may be changed with the generation."""
+    """Where the sync layers of a model get their sums from; both may be changed between steps.
+
+    Attributes:
+        all_reduce: Returns the sum over the members.
+        weight: Returns what this member's loss counts for in the loss of all, 1 where losses are simply added.
+    """
 
     all_reduce: AllReduce = field(default=lambda tensor: tensor)
+    weight: Callable[[], float] = field(default=lambda: 1.0)
 
 
 class CountWeightedSyncBatchNorm(_BatchNorm):
@@ -221,6 +241,11 @@ class CountWeightedSyncBatchNorm(_BatchNorm):
     """
 
     exchange: Exchange = Exchange()  # a module does nothing between members until it is given an exchange
+    now: _Now | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen: dict[int, _Seen] = {}
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
         if input.dim() < 2:
@@ -232,19 +257,22 @@ class CountWeightedSyncBatchNorm(_BatchNorm):
         if not self.training:
             return super().forward(input)
         result, mean, variance, total = _NormaliseTogether.apply(  # type: ignore[no-untyped-call]
-            input, self.weight, self.bias, self.eps, self.exchange.all_reduce
+            input, self.weight, self.bias, self.eps, self.exchange
         )
-        self._update(mean, variance, total)
+        unbiased = variance * (total / (total - 1.0).clamp(min=1.0))
+        if self.now is None or not self.now.counts:
+            self._update(mean, unbiased)
+        elif self.now.tells and self.track_running_stats:
+            self.seen[self.now.ks[0]] = _Seen(mean, unbiased)  # counts once the step commits, and on every member
         assert isinstance(result, Tensor)
         return result
 
     @torch.no_grad()
-    def _update(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
+    def _update(self, mean: Tensor, unbiased: Tensor) -> None:
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked.add_(1)
         momentum = 1.0 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = variance * (total / (total - 1.0).clamp(min=1.0))
         self.running_mean.mul_(1.0 - momentum).add_(mean.to(self.running_mean.dtype) * momentum)
         self.running_var.mul_(1.0 - momentum).add_(unbiased.to(self.running_var.dtype) * momentum)
 

@@ -54,6 +54,7 @@ class Regroup:
         self.group: GlooGroup | SoloGroup | None = SoloGroup()
         self.shadows: frozenset[str] = frozenset()
         self.types: dict[str, str] = {config.me: config.accelerator_type}
+        self.caps: dict[str, int | None] = {config.me: config.most}
         self.wants_to_leave = False
         self._fresh = link is not None
         self._breaks = 0
@@ -77,6 +78,7 @@ class Regroup:
         """A step is committed: whoever said that it has its state may be given work from now on."""
         self._breaks = 0
         self.shadows = frozenset(self.members) - vote.ready
+        self.caps = vote.caps
 
     def on_resumed(self) -> None:
         """Work has gone on: a break, if there was one, is over."""
@@ -163,6 +165,7 @@ class Regroup:
             "state": self._server.address if self._server is not None else "",
             "type": engine.config.accelerator_type,
             "shadows": sorted(self.shadows),
+            "most": engine.most,
             "redone": engine.redone,
             "fixed": exchange.scale.max_abs if isinstance(exchange, FixedExchange) else None,
         }
@@ -211,6 +214,7 @@ class Regroup:
         before, me = self.members, engine.config.me
         self.members, self.generation = new.members, str(new.ballot)
         self.types = {m: payloads[m]["type"] for m in new.members}
+        self.caps = {m: payloads[m]["most"] for m in new.members}
         known = {m for p in payloads.values() if not p["fresh"] for m in p["shadows"]}
         shadows = set[str]() if is_first else (known | set(outcome.fetch)) & set(new.members)
         self.shadows = frozenset(shadows)
@@ -274,14 +278,16 @@ class Regroup:
         engine = self._engine
         plan, me = engine.config.plan, engine.config.me
         begun = [m for m in new.members if new.reports[m].applied == outcome.step and payloads[m]["ks"] is not None]
-        if not begun or outcome.step >= engine.config.total_steps:
-            engine.share = None
+        if not begun or outcome.step >= engine.config.total_steps or engine.sums is not None:
+            engine.share = (
+                None  # with statistics over the whole step, what one member ran says nothing without the rest
+            )
             return
         held = {m: frozenset(payloads[m]["ks"]) for m in begun}
         left = {m: int(payloads[m]["left"]) for m in begun}
         able = [m for m in new.members if m not in self.shadows]
         speeds = {m: s for m in able if (s := engine.replica.balancer.speed_of(m)) is not None}
-        extra = redeal(held, able, num_micro_batches=plan.micro_batches, speeds=speeds, remaining=left)
+        extra = redeal(held, able, num_micro_batches=plan.micro_batches, speeds=speeds, caps=self.caps, remaining=left)
         assigned = {m: tuple(sorted(held.get(m, frozenset()) | set(extra.get(m, ())))) for m in new.members}
         mine = with_samples(plan, engine.step, extra.get(me, ()))
         if engine.share is None:

@@ -16,6 +16,7 @@ from plait.train.collectives.exchange import Exchange, FixedExchange
 from plait.train.learning_rate import AdaScale, Rule, batch_factor, group_squares, scaled_learning_rates
 from plait.train.norm import GhostStatistics
 from plait.train.scaling import GlobalScale
+from plait.train.sync_norm import StepSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Replica:
     adascale: AdaScale | None = None
     planned: Planned | None = None
     before_step: Callable[[], None] | None = None
+    sums: StepSums | None = None
 
     def __post_init__(self) -> None:
         """Starts the learning rate's estimates."""

@@ -28,6 +28,7 @@ from plait.train.faults import FaultInjector
 from plait.train.loop import CommittingOptimizer, GlobalStep, ShareLoader
 from plait.train.membership.link import WardenLink
 from plait.train.membership.warden import WardenConfig
+from plait.train.norm import Exchange as NormExchange
 from plait.train.norm import GhostStatistics, convert
 from plait.train.observers import Observers, StepFacts
 from plait.train.precision import ComputePrecision, check_reduce, compute_plan
@@ -45,6 +46,7 @@ from plait.train.settings import (
     place_from_environment,
     units_of,
 )
+from plait.train.sync_norm import StepSums, check_settings
 from plait.train.transfer import StateServer
 from plait.train.work import DataPlan
 
@@ -52,6 +54,7 @@ logger = logging.getLogger("plait")
 
 _WIRE_TYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _START_TIMEOUT_S = 60.0
+BatchNormKind = Literal["ghost", "sync", "keep"]
 
 
 @contextmanager
@@ -67,6 +70,7 @@ def session(
     bucket_bytes: int = 25 * 2**20,
     split: Split = "by_throughput",
     max_fused: int | None = None,
+    max_share: int | None = None,
     learning_rate: Rule = "none",
     base_batch_size: int | None = None,
 ) -> Iterator["Session"]:
@@ -85,7 +89,9 @@ def session(
         heartbeat_timeout_s: Silence after which a worker is given up.
         bucket_bytes: Gradients that travel together at most.
         split: ``by_throughput`` or ``even``.
-        max_fused: The most micro-batches in one forward pass; by default the whole share.
+        max_fused: The most micro-batches in one forward pass; by default what was measured to be fastest, beginning
+            with the whole share.
+        max_share: The most micro-batches that this device takes in a step, whatever its speed; 0 leaves it out.
         learning_rate: Rule for a global batch other than ``base_batch_size``.
         base_batch_size: The global batch that the learning rate was chosen for.
 
@@ -106,6 +112,7 @@ def session(
         bucket_bytes=bucket_bytes,
         split=split,
         max_fused=max_fused,
+        max_share=max_share,
         learning_rate=learning_rate,
         base_batch_size=base_batch_size,
     )
@@ -287,7 +294,7 @@ class Session:
         collate: Callable[[list[Any]], Any] = default_collate,
         shuffle: bool = True,
         draws_random: bool = True,
-        batch_norm: Literal["ghost", "keep"] = "ghost",
+        batch_norm: BatchNormKind = "ghost",
         clip_grad_norm: float | None = None,
         find_unused_parameters: bool = False,
     ) -> tuple[Any, Any, "ShareLoader"]:
@@ -307,7 +314,9 @@ class Session:
             draws_random: Whether reading a sample draws random numbers, as augmentation does. Without, none are seeded
                 for each micro-batch, which makes reading cheaper.
             batch_norm: ``ghost`` normalises each micro-batch by itself, so that results do not depend on the split;
-                ``keep`` leaves BatchNorm layers alone, and their statistics differ between members.
+                ``sync`` normalises over all samples of a step, weighted by count, on any kind of device, at three small
+                exchanges a layer (each share runs in one forward pass); ``keep`` leaves BatchNorm layers alone, and
+                their statistics differ between members.
             clip_grad_norm: Clips the norm of the global gradient before each update. Clipping in the loop cannot work:
                 a member that has no work in a step runs no loop.
             find_unused_parameters: As in DistributedDataParallel.
@@ -317,20 +326,30 @@ class Session:
         plan = self._data_plan(dataset, shuffle=shuffle)
         total = steps if steps is not None else epochs * plan.steps_per_epoch
         model = model.to(self.device)
-        if batch_norm == "ghost":
-            model = convert(model, "ghost")
+        model, sums = self._converted(model, batch_norm)
         replica = self._replica(model, optimizer, scheduler, clip_grad_norm)
+        replica.sums = sums
         layout, parameters = layout_of(model, self.settings.bucket_bytes)
         exchange = self._exchange(layout, parameters, plan)
         self._undo_autocast = autocast_forward(model, self.compute, self.device.type, lambda: replica.scale.scale)
         wrapped = wrapped_alone(model, exchange, find_unused_parameters)
         self._restore(replica, exchange)
         self._connect(replica.step)
-        contract = self._contract(layout, plan, total)
+        contract = (*self._contract(layout, plan, total), ("batch_norm", batch_norm))
         self._engine = self._make_engine(plan, total, contract, replica, exchange)
         self._engine.standing.form()
         self._loader = ShareLoader(self._engine, dataset, collate, self.device, draws_random=draws_random)
         return wrapped, CommittingOptimizer(optimizer, self._engine), self._loader
+
+    def _converted(self, model: nn.Module, kind: BatchNormKind) -> tuple[nn.Module, StepSums | None]:
+        """Returns the model with its BatchNorm layers replaced, and where sync layers get their sums from."""
+        if kind == "keep":
+            return model, None
+        if kind == "ghost":
+            return convert(model, "ghost"), None
+        check_settings(bitwise=self.settings.bitwise, max_fused=self.settings.max_fused)
+        exchange = NormExchange()
+        return convert(model, "sync", exchange), StepSums(exchange)
 
     def _data_plan(self, dataset: Dataset[Any], *, shuffle: bool) -> DataPlan:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -450,6 +469,7 @@ class Session:
             split=self.settings.split,
             forced_split=place.forced_split,
             max_fused=self.settings.max_fused,
+            most=self.settings.max_share,
             exchange_timeout_s=self.settings.exchange_timeout_s,
             duty_ratio=place.duty_ratio,
             joins=place.joins,

@@ -37,6 +37,7 @@ class Settings:
     bucket_bytes: int = 25 * 2**20
     split: Split = "by_throughput"
     max_fused: int | None = None
+    max_share: int | None = None
     learning_rate: Rule = "none"
     base_batch_size: int | None = None
     checkpoint: Checkpoint | None = None

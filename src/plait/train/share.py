@@ -33,7 +33,13 @@ class Share:
 
 
 def shares_of_step(
-    able: list[str], plan: DataPlan, replica: Replica, *, forced: Mapping[str, int] | None, is_even: bool
+    able: list[str],
+    plan: DataPlan,
+    replica: Replica,
+    *,
+    forced: Mapping[str, int] | None,
+    is_even: bool,
+    caps: Mapping[str, int | None],
 ) -> tuple[dict[str, int], str]:
     """Returns how many micro-batches each member runs in the step that begins, and why; the same on all members.
 
@@ -43,17 +49,21 @@ def shares_of_step(
         replica: Holds the split that was planned when the last step committed, and the speeds measured so far.
         forced: A split that was given from outside, used while the group is the one that it names.
         is_even: Whether speeds are to be ignored.
+        caps: The most micro-batches of a member; ``None`` is no limit.
+
+    Raises:
+        CapacityExceeded: The caps leave some micro-batches without a member.
     """
     num = plan.micro_batches
     if forced is not None and set(forced) == set(able):
         return dict(forced), "the split was given"
     if is_even:
-        return even_split(num, tuple(able), {}).as_dict(), "an even split was asked for"
+        return even_split(num, tuple(able), caps).as_dict(), "an even split was asked for"
     planned = replica.planned
     if planned is not None and set(planned.shares) == set(able):
         return dict(planned.shares), planned.reason
     speeds = {m: s for m in able if (s := replica.balancer.speed_of(m)) is not None}
-    dealt = redeal({}, able, num_micro_batches=num, speeds=speeds)
+    dealt = redeal({}, able, num_micro_batches=num, speeds=speeds, caps=caps)
     why = "the group has changed: by the speeds measured so far" if speeds else "even: nothing is measured yet"
     return {m: len(ks) for m, ks in dealt.items()}, why
 

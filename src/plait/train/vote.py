@@ -16,7 +16,8 @@ from plait.errors import ContractMismatch
 
 _LOSS_UNIT = 2.0**-24
 _FIXED = 7
-_PER_MEMBER = 3
+_PER_MEMBER = 4
+_NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +32,24 @@ class Ballot:
     compute_us: int = 0
     micro_batches: int = 0
     is_ready: bool = True
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberVote:
-    """What a vote says of one member: its time before the exchange, the micro-batches run, whether it has state."""
+    """What a vote says of one member.
+
+    Attributes:
+        compute_us: Its microseconds of computing before the exchange.
+        micro_batches: What it ran.
+        is_ready: Whether it has state and may be given work.
+        most: The most micro-batches that it can take, ``None`` for no limit.
+    """
 
     compute_us: int
     micro_batches: int
     is_ready: bool
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +67,22 @@ class Vote:
         """Members that have state and may be given work."""
         return frozenset(name for name, member in self.members if member.is_ready)
 
+    @property
+    def caps(self) -> dict[str, int | None]:
+        """The most micro-batches of each member."""
+        return {name: member.most for name, member in self.members}
+
     def as_json(self) -> dict[str, Any]:
         """Returns the vote as JSON values, for a member that missed it."""
-        members = [[m, v.compute_us, v.micro_batches, v.is_ready] for m, v in self.members]
+        members = [[m, v.compute_us, v.micro_batches, v.is_ready, v.most] for m, v in self.members]
         return {"step": self.step, "count": self.count, "inf": self.found_inf, "loss": self.loss, "members": members}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Vote":
         """Returns the vote that :meth:`as_json` was taken of."""
         members = tuple(
-            (m, MemberVote(compute_us=us, micro_batches=n, is_ready=ready)) for m, us, n, ready in values["members"]
+            (m, MemberVote(compute_us=us, micro_batches=n, is_ready=ready, most=most))
+            for m, us, n, ready, most in values["members"]
         )
         return cls(
             step=values["step"],
@@ -94,7 +110,8 @@ def cast(ballot: Ballot, index: int, size: int) -> Tensor:
         ]
     )
     at = _FIXED + _PER_MEMBER * index
-    values[at : at + _PER_MEMBER] = torch.tensor([ballot.compute_us, ballot.micro_batches, int(ballot.is_ready)])
+    most = _NO_LIMIT if ballot.most is None else ballot.most
+    values[at : at + _PER_MEMBER] = torch.tensor([ballot.compute_us, ballot.micro_batches, int(ballot.is_ready), most])
     return values
 
 
@@ -113,9 +130,14 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
     told = []
     for index, name in enumerate(members):
         at = _FIXED + _PER_MEMBER * index
-        told.append(
-            (name, MemberVote(compute_us=values[at], micro_batches=values[at + 1], is_ready=bool(values[at + 2])))
+        compute_us, micro_batches, is_ready, most = values[at : at + _PER_MEMBER]
+        vote = MemberVote(
+            compute_us=compute_us,
+            micro_batches=micro_batches,
+            is_ready=bool(is_ready),
+            most=None if most == _NO_LIMIT else most,
         )
+        told.append((name, vote))
     return Vote(
         step=ballot.step,
         count=values[2],

@@ -108,3 +108,23 @@ def test_a_joiner_with_another_model_is_refused_and_the_run_goes_on(fleet_of: Ca
     assert first["weights"] == second["weights"] == joiner["weights"]
     assert fleet.workers["w2"].code == 1
     assert "ContractMismatch: w2 differs from w0 in parameters: " in fleet.log("w2")
+
+
+def test_a_device_takes_no_more_than_its_limit(fleet_of: Callable[..., "Fleet"]) -> None:
+    """Before and after another member is lost; a limit of 0 leaves it out."""
+    fleet = fleet_of(steps=25, max_share={"w1": 2, "w3": 0})
+    fleet.start(["w0", "w1", "w2", "w3"], PLAIT_FAULTS="kill w2@12:compute")
+    results = fleet.results("w0", "w1", "w3")
+    for row in results[0]["steps"]:
+        assert row["work"]["w1"] <= 2
+        assert row["work"]["w3"] == 0
+    assert results[0]["steps"][-2]["work"]["w0"] == 10
+    assert len({found["weights"] for found in results}) == 1
+
+
+def test_limits_that_leave_no_room_for_a_step_are_refused(fleet_of: Callable[..., "Fleet"]) -> None:
+    fleet = fleet_of(steps=5, max_share={"w0": 4, "w1": 5})
+    fleet.start(["w0", "w1"])
+    assert 0 not in fleet.codes().values()
+    assert "12" in fleet.log("w0")
+    assert "CapacityExceeded" in fleet.log("w0")

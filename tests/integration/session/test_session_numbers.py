@@ -51,6 +51,43 @@ def test_ghost_batch_norm_is_the_same_for_any_split(fleet_of: Callable[..., "Fle
             assert first["buffers"][name] == pytest.approx(values, rel=1e-9, abs=1e-12)
 
 
+def test_sync_batch_norm_is_that_of_the_whole_step_for_any_split(
+    fleet_of: Callable[..., "Fleet"], alone: Alone
+) -> None:
+    """Also where a member has no share, and where one is lost inside a step and another joins."""
+    told: dict[str, Any] = {"steps": 15, "model": "normed", "batch_norm": "sync"}
+    single = alone(**told)
+    assert flat(single) != pytest.approx(flat(alone(steps=15, model="normed")), rel=1e-3)
+    sequences = [
+        (["w0", "w1"], "w0:11,w1:1", "", ["w0", "w1"]),
+        (["w0", "w1", "w2"], "w0:5,w1:0,w2:7", "", ["w0", "w1", "w2"]),
+        (["w0", "w1", "w2"], "", "kill w1@4:compute; kill w0@9:exchange", ["w2"]),
+        (["w0", "w1", "w2"], "", "kill w2@6:commit", ["w0", "w1"]),
+    ]
+    for members, split, faults, survivors in sequences:
+        fleet = fleet_of(**told)
+        fleet.start(members, PLAIT_SPLIT=split, PLAIT_FAULTS=faults)
+        results = fleet.results(*survivors)
+        for found in results:
+            assert found["weights"] == results[0]["weights"]
+            assert found["buffers"] == results[0]["buffers"]
+            assert flat(found) == pytest.approx(flat(single), rel=1e-8, abs=1e-11)
+            for name, values in single["buffers"].items():
+                assert found["buffers"][name] == pytest.approx(values, rel=1e-8, abs=1e-11)
+
+
+def test_a_joiner_has_the_statistics_of_sync_batch_norm(fleet_of: Callable[..., "Fleet"]) -> None:
+    fleet = fleet_of(steps=60, model="normed", batch_norm="sync", expects=["w2"], patient_steps=20)
+    fleet.start(["w0", "w1"])
+    fleet.wait_for_step("w0", 3)
+    fleet.join("w2")
+    results = fleet.results("w0", "w1", "w2")
+    assert any(row["work"].get("w2") for row in results[0]["steps"])
+    for found in results:
+        assert found["weights"] == results[0]["weights"]
+        assert found["buffers"] == results[0]["buffers"]
+
+
 def test_bitwise_mode_ends_in_one_hash_for_any_split_and_loss(fleet_of: Callable[..., "Fleet"], alone: Alone) -> None:
     told = {"steps": 20, "bitwise": True, "dtype": "fp32", "model": "random"}
     hashes = {alone(**told)["weights"]}

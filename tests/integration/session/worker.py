@@ -121,6 +121,7 @@ def work(told: dict[str, Any]) -> None:
         precision=precision_of(told.get("precision", {})),
         heartbeat_timeout_s=told.get("timeout_s", 6.0),
         max_fused=told.get("max_fused"),
+        max_share=told.get("max_share", {}).get(me),
     ) as run:
         if "save" in told:
             run.save_every(told.get("save_interval_s", 1000.0), told["save"])
@@ -132,6 +133,7 @@ def work(told: dict[str, Any]) -> None:
             steps=told.get("steps", 15),
             scheduler=scheduler,
             clip_grad_norm=told.get("clip"),
+            batch_norm=told.get("batch_norm", "ghost"),
         )
         book = Book(run, optimizer, set(told.get("expects", ())))
         run.before_step(lambda: book.norms.append(float(nn.utils.get_total_norm(gradients_of(model)))))

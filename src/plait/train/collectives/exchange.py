@@ -162,6 +162,10 @@ class SumExchange:
         if group.size > 1:
             self.works += self.wire.start(group, self._flat[stretch.start : stretch.end])
 
+    def weight(self) -> float:
+        """What the running chunk's mean loss counts for in the step's."""
+        return self._weight or 1.0
+
     def check_untouched(self) -> None:
         """Raises :class:`GradientsChanged` where gradients differ from what was sent."""
         self._samples.check()

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
-from plait.train.collectives.mesh import Mesh, MeshBuilder
+from plait.train.collectives.mesh import Mesh, MeshBuilder, MeshSum
 from plait.train.membership.link import WardenLink, Warned
 
 POLL_S = 0.0005
 MOST_DIRECT_BYTES = 2**20
-MOST_DIRECT_MEMBERS = 16
+MOST_DIRECT_MEMBERS = 64
 _ADDRESS = re.compile(rb"\x02\x00(..)(....)", re.DOTALL)
 
 
@@ -122,6 +123,12 @@ class GlooGroup:
         options = dist.AllreduceOptions()
         options.reduceOp = op
         return self._group.allreduce([tensor], options)
+
+    def all_reduce_among(self, tensor: Tensor, ranks: Sequence[int]) -> MeshSum:
+        """Starts a sum of a small tensor on the CPU over some of the members, in place."""
+        if self._mesh is None:
+            raise RuntimeError(f"a group of {self.size} has no direct connections; at most {MOST_DIRECT_MEMBERS} have")
+        return self._mesh.all_reduce(tensor, ranks)
 
     def abort(self) -> None:
         """Ends all pending works, here and at the peers, and frees the group in the background."""

@@ -14,14 +14,15 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import torch
 from torch import Tensor
 
 _HELLO = struct.Struct(">H32s")
-_FRAME = struct.Struct(">IIB")
+_FRAME = struct.Struct(">IIQB")
+_Key = tuple[int, int]
 _READ_BYTES = 1 << 18
 MOST_ONE_HOP_BYTES = 32 * 2**10
 """Up to here everybody sends all to everybody; beyond, each member adds up one part and hands it out."""
@@ -42,9 +43,9 @@ class Peer:
         self._rest = bytearray()
         self._ended: MeshBroken | None = None
 
-    def send(self, number: int, hop: int, data: memoryview) -> None:
+    def send(self, key: _Key, hop: int, data: memoryview) -> None:
         """Queues a frame and writes what the kernel takes; it never waits."""
-        self.outbox.append(memoryview(_FRAME.pack(len(data), number, hop)))
+        self.outbox.append(memoryview(_FRAME.pack(len(data), *key, hop)))
         self.outbox.append(data)
         self.flush()
 
@@ -64,12 +65,12 @@ class Peer:
                     break
                 written -= len(first)
 
-    def receive(self) -> list[tuple[int, int, bytes]]:
-        """Returns the frames (number, hop, data) that are complete now, without waiting.
+    def receive(self) -> list[tuple[_Key, int, bytes]]:
+        """Returns the frames (key, hop, data) that are complete now, without waiting.
 
         What a peer sent before its end counts: others may have seen it too. The end is told when nothing is left.
         """
-        frames: list[tuple[int, int, bytes]] = []
+        frames: list[tuple[_Key, int, bytes]] = []
         while self._ended is None:
             try:
                 data = self.connection.recv(_READ_BYTES)
@@ -89,44 +90,45 @@ class Peer:
             raise self._ended
         return frames
 
-    def _next(self) -> tuple[int, int, bytes] | None:
+    def _next(self) -> tuple[_Key, int, bytes] | None:
         if len(self._rest) < _FRAME.size:
             return None
-        length, number, hop = _FRAME.unpack_from(self._rest)
+        length, number, mask, hop = _FRAME.unpack_from(self._rest)
         end = _FRAME.size + length
         if len(self._rest) < end:
             return None
         data = bytes(memoryview(self._rest)[_FRAME.size : end])
         del self._rest[:end]
-        return number, hop, data
+        return (number, mask), hop, data
 
 
 class MeshSum:
     """One sum on its way; like a back end's work it has ``is_completed`` and ``wait``."""
 
-    def __init__(self, mesh: "Mesh", number: int, tensor: Tensor) -> None:
-        self.number = number
+    def __init__(self, mesh: "Mesh", key: _Key, tensor: Tensor, ranks: Sequence[int]) -> None:
+        self.key = key
         self.tensor = tensor
         self.error: MeshBroken | None = None
         self.is_over = False
         self._mesh = mesh
         self._flat = tensor.contiguous().reshape(-1)
         one_hop = tensor.nbytes <= MOST_ONE_HOP_BYTES
-        self._bounds = bounds(self._flat.numel(), 1 if one_hop else mesh.size)
-        self._own = 0 if one_hop else mesh.rank
+        self._bounds = bounds(self._flat.numel(), 1 if one_hop else len(ranks))
+        self._place = {rank: 0 if one_hop else place for place, rank in enumerate(ranks)}
+        self._others = {rank: mesh.peers[rank] for rank in ranks if rank != mesh.rank}
+        self._awaited = 0 if one_hop else len(self._others)
         self._parts: dict[int, bytes] = {}
         self._sums: dict[int, bytes] = {}
         self._is_handed_out = False
 
     def begin(self) -> None:
         """Sends each member the values that it adds up."""
-        for rank, peer in self._mesh.peers.items():
-            part = 0 if len(self._bounds) == 2 else rank
-            peer.send(self.number, 0, _bytes(self._part(part)))
+        for rank, peer in self._others.items():
+            peer.send(self.key, 0, _bytes(self._part(rank)))
 
     def take(self, rank: int, hop: int, data: bytes) -> None:
         """Takes in one member's values (hop 0), or the sum of its part (hop 1)."""
-        wanted = self._part(rank if hop else self._own).nbytes
+        wanted = self._part(rank if hop else self._mesh.rank).nbytes
         if len(data) != wanted:
             raise MeshBroken(f"member {rank} sent {len(data)} bytes where {wanted} were expected")
         (self._sums if hop else self._parts)[rank] = data
@@ -134,16 +136,14 @@ class MeshSum:
 
     def go_on(self) -> None:
         """Adds up once all values are here, hands the sum out, and is over once everybody's sum is in place."""
-        mesh = self._mesh
-        if len(self._parts) == mesh.size - 1 and not self._is_handed_out:
+        if len(self._parts) == len(self._others) and not self._is_handed_out:
             self._is_handed_out = True
-            own = self._part(self._own)
+            own = self._part(self._mesh.rank)
             own.copy_(self._added(own))
-            if len(self._bounds) == mesh.size + 1:
-                for peer in mesh.peers.values():
-                    peer.send(self.number, 1, _bytes(own))
-        others = len(self._bounds) - 2
-        if self._is_handed_out and len(self._sums) == others:
+            if self._awaited:
+                for peer in self._others.values():
+                    peer.send(self.key, 1, _bytes(own))
+        if self._is_handed_out and len(self._sums) == self._awaited:
             for rank, data in self._sums.items():
                 part = self._part(rank)
                 part.copy_(_tensor(data, part))
@@ -151,12 +151,14 @@ class MeshSum:
                 self.tensor.copy_(self._flat.view_as(self.tensor))
             self.is_over = True
 
-    def _part(self, number: int) -> Tensor:
-        return self._flat[self._bounds[number] : self._bounds[number + 1]]
+    def _part(self, rank: int) -> Tensor:
+        """The values that this member adds up."""
+        place = self._place[rank]
+        return self._flat[self._bounds[place] : self._bounds[place + 1]]
 
     def _added(self, own: Tensor) -> Tensor:
         """Adds up in the order of ranks, so that the bits do not depend on who comes first."""
-        rows = [own if r == self._mesh.rank else _tensor(self._parts[r], own) for r in range(self._mesh.size)]
+        rows = [own if rank == self._mesh.rank else _tensor(self._parts[rank], own) for rank in self._place]
         total = rows[0].clone()
         for row in rows[1:]:
             total += row
@@ -196,23 +198,31 @@ class Mesh:
         self.peers = {index: Peer(connection) for index, connection in connections.items()}
         self._rank_of = {peer.connection.fileno(): index for index, peer in self.peers.items()}
         self._poll = select.poll()
-        self._sums: dict[int, MeshSum] = {}
-        self._early: dict[int, list[tuple[int, int, bytes]]] = {}
-        self._next = 0
+        self._sums: dict[_Key, MeshSum] = {}
+        self._early: dict[_Key, list[tuple[int, int, bytes]]] = {}
+        self._next: dict[int, int] = {}
         self._lock = threading.RLock()
         self._broken: MeshBroken | None = None
 
-    def all_reduce(self, tensor: Tensor) -> MeshSum:
-        """Starts to sum a tensor over all members, in place; all members start their sums in the same order."""
+    def all_reduce(self, tensor: Tensor, among: Sequence[int] | None = None) -> MeshSum:
+        """Starts to sum a tensor in place; all who take part start the sums of one kind in the same order.
+
+        Args:
+            tensor: On the CPU; of the same shape and type everywhere.
+            among: The ranks that take part, rising, this one among them. ``None``: all. Sums among some do not mind
+                the order of sums among others.
+        """
         with self._lock:
-            work = MeshSum(self, self._next, tensor)
-            self._sums[self._next] = work
-            self._next += 1
+            mask = 0 if among is None else sum(1 << rank for rank in among)
+            key = (self._next.get(mask, 0), mask)
+            self._next[mask] = key[0] + 1
+            work = MeshSum(self, key, tensor, range(self.size) if among is None else among)
+            self._sums[key] = work
             try:
                 if self._broken is not None:
                     raise self._broken
                 work.begin()
-                for rank, hop, data in self._early.pop(work.number, ()):
+                for rank, hop, data in self._early.pop(key, ()):
                     work.take(rank, hop, data)
             except MeshBroken as error:
                 self._break(error)
@@ -246,17 +256,17 @@ class Mesh:
     def _move(self, rank: int) -> None:
         peer = self.peers[rank]
         peer.flush()
-        for number, hop, data in peer.receive():
-            work = self._sums.get(number)
+        for key, hop, data in peer.receive():
+            work = self._sums.get(key)
             if work is None:
-                self._early.setdefault(number, []).append((rank, hop, data))
+                self._early.setdefault(key, []).append((rank, hop, data))
             else:
                 work.take(rank, hop, data)
 
     def _retire(self) -> None:
         """Drops the sums that are over."""
-        for number in [n for n, work in self._sums.items() if work.is_over]:
-            del self._sums[number]
+        for key in [key for key, work in self._sums.items() if work.is_over]:
+            del self._sums[key]
 
     def _break(self, error: MeshBroken) -> None:
         self._broken = error
