@@ -10,6 +10,7 @@ import typer
 
 from plait.cli.agent import agent
 from plait.cli.cancel import cancel
+from plait.cli.devices import devices
 from plait.cli.drain import drain
 from plait.cli.explain import explain
 from plait.cli.failures import FAILED, INTERRUPTED, OK, USAGE, exit_code_of
@@ -24,6 +25,7 @@ from plait.cli.schema import schema
 from plait.cli.serve import serve
 from plait.cli.status import status
 from plait.cli.submit import submit
+from plait.cli.topology import topology
 from plait.cli.validate import validate
 from plait.errors import ControllerUnreachable, PlaitError, SpecError
 
@@ -45,7 +47,9 @@ VERBS: tuple[tuple[str, Verb, str], ...] = (
     ("Before you submit", validate, "plait validate job.yaml cluster.yaml"),
     ("Before you submit", plan, "plait plan job.yaml --cluster cluster.yaml"),
     ("Before you submit", schema, "plait schema job > job.schema.json"),
+    ("Cluster", devices, "plait devices"),
     ("Cluster", nodes, "plait nodes"),
+    ("Cluster", topology, "plait topology --svg wiring.svg"),
     ("Cluster", drain, "plait drain a100-box"),
     ("Cluster", resume, "plait resume a100-box"),
     ("Cluster", serve, "plait serve --cluster cluster.yaml"),

@@ -24,6 +24,8 @@ from plait.hardware.vendors.isolation import DEFAULT_LIMIT_S, probe_apart, probe
 
 MATCH = "match"
 """Key in :attr:`Component.extra`: why the device is of its type, or of none."""
+SLICE_OF = "slice_of"
+"""Key in :attr:`Component.extra`: key of the device that this is a slice or partition of."""
 SHARE = "share"
 """Key in :attr:`Component.extra`: the part of a device's arithmetic that a slice of it has, from 0 to 1."""
 
@@ -124,7 +126,7 @@ def _of_its_device(component: Component, known: dict[str, Component]) -> Compone
     if whole is None or whole.kind not in _ACCELERATORS or component.kind not in _ACCELERATORS:
         return component
     share = _share(component, whole)
-    extra = {**component.extra, MATCH: f"a slice of {whole.name}"}
+    extra = {**component.extra, MATCH: f"a slice of {whole.name}", SLICE_OF: whole.key}
     if share is not None:
         extra[SHARE] = f"{share:.4g}"
     return dataclasses.replace(component, accelerator_type=whole.accelerator_type, extra=extra)

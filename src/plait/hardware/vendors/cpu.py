@@ -42,7 +42,7 @@ class Cpu:
 def processors(ctx: Context) -> Component:
     """Returns all processors as one device, as far as the affinity and the control group let this process use them."""
     info = text_of(ctx, "/proc/cpuinfo") or ""
-    cpus = _allowed_cpus(ctx)
+    model, cpus = _model(info), _allowed_cpus(ctx)
     memory, how = _memory_bytes(ctx)
     extra = {"cores": str(len(cpus))} if cpus else {}
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
@@ -57,12 +57,12 @@ def processors(ctx: Context) -> Component:
         name="CPU",
         kind="cpu",
         index=0,
-        model=_model(info),
+        model=model,
         accelerator_type="CPU",
         memory_bytes=Value(memory, Source.SYSFS, how),
         locality=Locality(cpus=cpus, why_unknown="" if cpus else "not shown in /proc"),
         health="ok",
-        extra={**extra, "match": "a processor"},
+        extra={**extra, "match": f"all processors as one device ({model or 'model not shown'})"},
     )
 
 
