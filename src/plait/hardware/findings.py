@@ -58,7 +58,7 @@ def _of_node(fragment: Fragment) -> Iterator[str]:
     models = sorted({d.accelerator_type or d.model or "" for d in devices} - {""})
     if len(models) > 1:
         yield f"different models in one node ({', '.join(models)}): a ring over them runs at the slowest one's links"
-    for hidden in fragment.hides:
+    for hidden in fragment.hides if len(devices) > 1 else ():
         yield f"{hidden} is not shown by {fragment.origin}, though it may exist"
     if fragment.error:
         yield f"a probe gave up: {fragment.error}"

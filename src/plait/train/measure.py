@@ -49,8 +49,8 @@ def devices() -> list[dict[str, Any]]:
                     "uuid": str(getattr(properties, "uuid", "") or ""),
                 }
             )
-    for name in ("cpu", *(f"cpu:{node}" for node in _numa_cpus())):
-        found.append({"name": name, "kind": "cpu", "model": "", "pci_address": None, "uuid": ""})
+    processors = ("cpu", *(f"cpu:{node}" for node in _numa_cpus()))
+    found += [{"name": name, "kind": "cpu", "model": "", "pci_address": None, "uuid": ""} for name in processors]
     return found
 
 
@@ -128,7 +128,7 @@ def _numa_cpus() -> dict[int, set[int]]:
 
 @contextlib.contextmanager
 def _on(name: str) -> Iterator[str]:
-    """Yields torch's name of a device; of a NUMA node's processor it runs the block there, so that memory lands there."""
+    """Yields torch's name of a device; for a NUMA node the block runs on its CPUs, so that memory lands there."""
     kind, _, number = name.partition(":")
     if kind != "cpu" or not number:
         yield name

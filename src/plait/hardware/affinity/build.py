@@ -21,6 +21,9 @@ from plait.hardware.topology import CapacityGroup, Component, Fragment, Link
 from plait.hardware.values import Source, Value
 from plait.words import did_you_mean
 
+HOST = "host"
+"""The other end of a figure that tells of copies between a device and host memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
@@ -51,7 +54,7 @@ def build(
 
     Args:
         nodes: One merged fragment a node (:func:`plait.hardware.merge.merge`).
-        overrides: What the user states, by device key or name, or by two node names.
+        overrides: What the user states, by device key or name, by two node names, or of a device and ``HOST``.
         measurements: Of own probes, likewise.
 
     Raises:
@@ -68,8 +71,11 @@ def build(
     across = node_sheet([part.name for part in parts], [part.nics for part in parts], sheet)
     groups, loads, roots = _all_routes(parts)
     loads |= fill_between(sheet, across, owners, table, groups)
+    host = np.array([or_nan(estimate_host(d).bytes_per_s) for d in components], dtype=float)
     for figure in _stated(parts, components, labels, (*overrides, *measurements)):
-        if figure.a in across.names:
+        if figure.b == HOST:
+            host[labels.index(figure.a)] = or_nan(figure.bytes_per_s.value)
+        elif figure.a in across.names:
             state_nodes(sheet, across, owners, figure)
         else:
             sheet.state(labels.index(figure.a), labels.index(figure.b), figure)
@@ -90,7 +96,7 @@ def build(
         source=shut(sheet.source),
         kinds=shut(sheet.kinds),
         numa_distance=shut(_numa_distances(parts)),
-        host_bytes_per_s=shut(np.array([or_nan(estimate_host(d).bytes_per_s) for d in components], dtype=float)),
+        host_bytes_per_s=shut(host),
         nic_bytes_per_s=shut(table.bytes_per_s),
         nic_kinds=shut(nic_kinds),
         node_bytes_per_s=shut(across.bytes_per_s),
@@ -196,7 +202,7 @@ def _stated(
         for name in {label, component.name, component.key, names[label]}:
             called.setdefault(name, []).append(label)
     ends = {name: among[0] for name, among in called.items() if len(among) == 1}
-    ends |= {part.name: part.name for part in parts}
+    ends |= {part.name: part.name for part in parts} | {HOST: HOST}
     found = [
         PairFigure(a=part.label(f.a), b=part.label(f.b), bytes_per_s=f.bytes_per_s, latency_s=f.latency_s)
         for part in parts

@@ -29,7 +29,9 @@ def devices_of(fragment: Fragment) -> tuple[Component, ...]:
     split = {c.parent for c in parts}
     chosen = [c for c in whole if c.key not in split] + parts
     if not chosen:
-        chosen = [c for c in fragment.components if c.kind == "cpu"]
+        processors = [c for c in fragment.components if c.kind == "cpu"]
+        # Discovery tells of all processors together as one device; the kernel of each package besides.
+        chosen = [c for c in processors if c.accelerator_type is not None] or processors
     return tuple(sorted(chosen, key=_order))
 
 

@@ -1,0 +1,251 @@
+"""What ``plait topology`` shows: the matrix, its NICs, groups, warnings, conflicts; as tables or as one document."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from plait.cli.output import PIPED_COLUMNS, console, counted, print_table, say
+from plait.hardware.affinity import AffinityMatrix
+from plait.hardware.affinity.fabric import fabric_of, is_up, nics_of
+from plait.hardware.affinity.links import devices_of
+from plait.hardware.topology import Component, Fragment
+from plait.hardware.values import Source
+
+_MARKS = {
+    Source.MEASURED: "",
+    Source.USER: "u",
+    Source.LIBRARY: "l",
+    Source.CLI: "c",
+    Source.SYSFS: "s",
+    Source.CATALOGUE: "k",
+    Source.DEFAULT: "~",
+}
+_LEGEND = "~ estimated, k catalogue, s kernel, c tool, l library, u stated by you, no mark: measured, ? unknown"
+_CELL_WIDTH = 9
+_MOST_PAIRS = 24
+
+
+def show(nodes: Mapping[str, Fragment], matrix: AffinityMatrix, warnings: Sequence[str], notes: Sequence[str]) -> None:
+    """Prints everything for people."""
+    for name, fragment in nodes.items():
+        if fragment.format != "peer":
+            _show_devices(name, fragment, matrix)
+    if len(matrix.devices) > 1:
+        _show_matrix(matrix)
+    if len(matrix.nodes) > 1:
+        _show_fabric(matrix)
+    _show_nics(nodes, matrix)
+    _show_groups(matrix)
+    _show_list("warnings", warnings)
+    _show_list("sources that differ", [f"{c.subject}: {' against '.join(c.said)}" for c in matrix.conflicts])
+    unread = [line for fragment in nodes.values() for line in fragment.unread]
+    _show_list("not understood", unread)
+    _show_list("notes", notes)
+
+
+def document(
+    nodes: Mapping[str, Fragment], matrix: AffinityMatrix, warnings: Sequence[str], notes: Sequence[str]
+) -> dict[str, Any]:
+    """Returns everything for programs: arrays with their axes, unknown as null, bytes/s of one direction."""
+    arrays = {name: _plain(getattr(matrix, name)) for name in AffinityMatrix.AXES}
+    arrays["source"] = [[Source(s).name.lower() for s in row] for row in matrix.source.tolist()]
+    arrays["node_source"] = [[Source(s).name.lower() for s in row] for row in matrix.node_source.tolist()]
+    pairs = itertools.product(matrix.devices, repeat=2)
+    return {
+        "axes": {name: list(matrix.axis(name)) for name in ("device", "numa", "nic", "node")},
+        "devices": [
+            {
+                "key": key,
+                "name": matrix.names[i],
+                "node": matrix.nodes[matrix.node_of[i]],
+                "model": matrix.models[i],
+            }
+            for i, key in enumerate(matrix.devices)
+        ],
+        "arrays": {name: {"axes": list(axes), "values": arrays[name]} for name, axes in AffinityMatrix.AXES.items()},
+        "details": [
+            {"from": a, "to": b, "detail": matrix.details[a, b]} for a, b in pairs if matrix.details.get((a, b))
+        ],
+        "nics": [
+            {
+                "key": f"{node}/{nic.key}",
+                "name": nic.name,
+                "fabric": fabric_of(nic),
+                "is_up": is_up(nic),
+                "rate_bytes_per_s": nic.rate_bytes_per_s.value,
+            }
+            for node, fragment in nodes.items()
+            for nic in nics_of(fragment)
+        ],
+        "groups": [
+            {
+                "id": group.id,
+                "kind": group.kind,
+                "bytes_per_s": group.bytes_per_s.value,
+                "duplex_factor": group.duplex_factor,
+                "detail": group.bytes_per_s.detail,
+            }
+            for group in matrix.groups.values()
+        ],
+        "all_pairs_bytes_per_s": _all_pairs(matrix),
+        "warnings": list(warnings),
+        "conflicts": [{"subject": c.subject, "said": list(c.said)} for c in matrix.conflicts],
+        "unread": [line for fragment in nodes.values() for line in fragment.unread],
+        "notes": list(notes),
+    }
+
+
+def _show_devices(name: str, fragment: Fragment, matrix: AffinityMatrix) -> None:
+    rows = []
+    for device in devices_of(fragment):
+        i = matrix.index(f"{name}/{device.key}")
+        memory = matrix.bytes_per_s[i, i]
+        rows.append(
+            (
+                matrix.names[i],
+                device.accelerator_type or device.model or "?",
+                device.pci_address or "-",
+                _numa(device),
+                _port(device),
+                _rate(matrix.host_bytes_per_s[i]),
+                _rate(memory) + (_MARKS[Source(matrix.source[i, i])] if not np.isnan(memory) else ""),
+            )
+        )
+    title = f"{name}: {counted(len(rows), 'device')} ({fragment.format})"
+    print_table(("DEVICE", "MODEL", "PCI", "NUMA", "PORT", ">HOST GB/s", ">MEMORY GB/s"), rows, title=title)
+    distances = fragment.numa_distances
+    numbers = sorted({a for a, _ in distances})
+    if len(numbers) > 1:
+        table = [(f"node {a}", *(distances.get((a, b)) for b in numbers)) for a in numbers]
+        print_table(("NUMA", *(f">{b}" for b in numbers)), table, title="NUMA distance")
+
+
+def _show_matrix(matrix: AffinityMatrix) -> None:
+    count = len(matrix.devices)
+    room = console().width
+    labels = [_label(matrix, i) for i in range(count)]
+    if max(map(len, labels)) + 2 + count * _CELL_WIDTH > max(room, PIPED_COLUMNS // 2):
+        say(f"\n{count} devices are too many for a table here: --svg draws them, --json lists them")
+        return
+    from rich.table import Table
+
+    table = Table(
+        title="GB/s from row to column", title_justify="left", title_style="bold", box=None, header_style="bold"
+    )
+    table.add_column("")
+    for label in labels:
+        table.add_column(label, justify="right", min_width=5)
+    for i, label in enumerate(labels):
+        table.add_row(label, *(_cell(matrix, i, j) for j in range(count)))
+    console().print(table)
+    say(_LEGEND)
+
+
+def _cell(matrix: AffinityMatrix, i: int, j: int) -> str:
+    if i == j:
+        return "-"
+    rate = matrix.bytes_per_s[i, j]
+    kind = str(matrix.kinds[i, j])
+    mark = "" if np.isnan(rate) else _MARKS[Source(matrix.source[i, j])]
+    return f"{_rate(rate)}{mark}\n[dim]{kind or 'unknown'}[/dim]"
+
+
+def _show_fabric(matrix: AffinityMatrix) -> None:
+    rows = []
+    for a, b in itertools.permutations(matrix.nodes, 2):
+        cell = matrix.node_cell(a, b)
+        i, j = matrix.nodes.index(a), matrix.nodes.index(b)
+        mark = "" if cell.value is None else _MARKS[cell.source]
+        rate = "?" if cell.value is None else f"{cell.value / 1e9:.3g}"
+        latency = matrix.node_latency_s[i, j]
+        micros = "?" if np.isnan(latency) else f"{latency * 1e6:.3g}"
+        rows.append((a, b, f"{rate}{mark}", micros, cell.kind or "?", cell.detail))
+    print_table(("FROM", "TO", ">GB/s", ">LATENCY us", "FABRIC", "WHY"), rows[:_MOST_PAIRS], title="Between nodes")
+
+
+def _show_nics(nodes: Mapping[str, Fragment], matrix: AffinityMatrix) -> None:
+    columns = {key: j for j, key in enumerate(matrix.nics)}
+    rows = []
+    for node, fragment in nodes.items():
+        for nic in nics_of(fragment):
+            kinds = matrix.nic_kinds[:, columns[f"{node}/{nic.key}"]]
+            near = [matrix.names[i] for i, kind in enumerate(kinds) if str(kind) in {"pix", "pxb", "phb"}]
+            rate = nic.rate_bytes_per_s.value
+            shown = "?" if rate is None else f"{rate / 1e9:.3g}"
+            where = f"{node}/{nic.name}" if len(nodes) > 1 else nic.name
+            state = "up" if is_up(nic) else "down"
+            rows.append((where, fabric_of(nic), shown, state, _numa(nic), ", ".join(near[:8]) or "-"))
+    if rows:
+        print_table(("NIC", "FABRIC", ">LINE GB/s", "STATE", "NUMA", "NEAR"), rows, title="NICs")
+
+
+def _show_groups(matrix: AffinityMatrix) -> None:
+    shared = [group for group in matrix.groups.values() if group.kind not in {"port", "nic"}]
+    rows = [
+        (
+            group.id,
+            group.kind.replace("_", " "),
+            _rate(group.bytes_per_s.value),
+            _rate(group.scatter_bytes_per_s.value) if group.scatter_bytes_per_s.value else "-",
+            group.bytes_per_s.detail,
+        )
+        for group in shared
+    ]
+    if rows:
+        columns = ("GROUP", "KIND", ">GB/s", ">SCATTERED WRITES", "WHY")
+        print_table(columns, rows, title="What pairs share, one direction")
+    together = _all_pairs(matrix)
+    if together is not None:
+        flows = matrix.all_pairs()
+        best = matrix.achievable(flows, unknown="raise")
+        alone = sum(matrix.bandwidth(f.source, f.target, unknown="raise") for f in flows) / len(flows)
+        each = f"{together / 1e9 / len(flows):.3g} each ({alone / 1e9:.3g} alone)"
+        say(f"all {len(flows)} pairs at once: {together / 1e9:.3g} GB/s together, {each}: {best.reason}")
+
+
+def _all_pairs(matrix: AffinityMatrix) -> float | None:
+    off = ~np.eye(len(matrix.devices), dtype=bool)
+    if len(matrix.devices) < 3 or not matrix.known[off].all():
+        return None
+    return matrix.achievable(matrix.all_pairs(), unknown="raise").bytes_per_s
+
+
+def _show_list(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        say(f"\n{title}:")
+        for line in lines:
+            say(f"  {line}")
+
+
+def _label(matrix: AffinityMatrix, i: int) -> str:
+    return f"{matrix.nodes[matrix.node_of[i]]}/{matrix.names[i]}" if len(matrix.nodes) > 1 else matrix.names[i]
+
+
+def _rate(value: float | None) -> str:
+    return "?" if value is None or np.isnan(value) else f"{value / 1e9:.3g}"
+
+
+def _numa(component: Component) -> str:
+    nodes = component.locality.numa_nodes
+    return "?" if nodes is None else ",".join(str(n) for n in nodes) or "none"
+
+
+def _port(component: Component) -> str:
+    port = component.pci
+    if port.generation is None and port.max_generation is None:
+        return "?"
+    idle = " idle" if port.is_idle_reading else ""
+    return f"PCIe {port.generation or port.max_generation} x{port.lanes or port.max_lanes or '?'}{idle}"
+
+
+def _plain(array: np.ndarray[Any, Any]) -> Any:
+    return _without_nan(array.tolist())
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

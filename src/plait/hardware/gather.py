@@ -1,0 +1,116 @@
+"""What is known of some nodes: from this host, from a captured tree, or from files that somebody pasted."""
+
+import dataclasses
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from plait.errors import PlaitError
+from plait.hardware.context import Context
+from plait.hardware.contexts import CapturedContext, DirectoryTree, LiveContext, archive_tree, looks_like_archive
+from plait.hardware.discovery import discover, identify
+from plait.hardware.importers import read_dump
+from plait.hardware.importers.importer import UnreadableDump
+from plait.hardware.merge import merge
+from plait.hardware.probes.path_checks import path_warnings
+from plait.hardware.sysfs import probe_sysfs
+from plait.hardware.topology import Component, Fragment
+from plait.hardware.values import Source
+
+ONLY_NODE = "node"
+"""What a node is called whose name no file tells."""
+
+
+class UnreadableFile(PlaitError):
+    """A file holds nothing that can be read; the message names it."""
+
+
+def this_host() -> dict[str, Fragment]:
+    """Returns what this host is, under its name."""
+    return {platform.node() or ONLY_NODE: from_context(LiveContext())}
+
+
+def from_context(context: Context) -> Fragment:
+    """Returns what a machine is: its kernel's view, and what each vendor's tools say of their devices."""
+    wiring = probe_sysfs(context)
+    whole = identify(merge([dataclasses.replace(wiring, source=Source.SYSFS), discover(context)]))
+    return dataclasses.replace(whole, warnings=(*whole.warnings, *path_warnings(context, whole)))
+
+
+def from_capture(path: Path) -> dict[str, Fragment]:
+    """Returns what a captured machine is: a directory or an archive with its ``/sys`` and recorded commands.
+
+    Raises:
+        UnreadableFile: there is no such capture, or it is damaged.
+    """
+    if path.is_dir():
+        return {path.name or ONLY_NODE: from_context(CapturedContext(DirectoryTree(path)))}
+    data = _bytes_of(path)
+    if not looks_like_archive(data):
+        raise UnreadableFile(f"{path} is neither a directory nor an archive of a captured machine")
+    try:
+        tree, _ = archive_tree(data, str(path))
+    except PlaitError as error:
+        raise UnreadableFile(str(error)) from None
+    return {path.name.split(".", 1)[0] or ONLY_NODE: from_context(CapturedContext(tree))}
+
+
+def from_files(words: Iterable[str]) -> dict[str, Fragment]:
+    """Returns what files tell, merged a node: ``FILE``, or ``NODE=FILE`` where there are several nodes.
+
+    Raises:
+        UnreadableFile: a file cannot be opened, or no importer knows its kind; the message names it.
+    """
+    found: dict[str, list[Fragment]] = {}
+    for word in words:
+        node, path = _split(word)
+        if path.is_dir():
+            found.setdefault(node, []).append(from_context(CapturedContext(DirectoryTree(path))))
+            continue
+        try:
+            fragment = read_dump(_bytes_of(path), str(path))
+        except UnreadableDump as error:
+            told = str(error)
+            raise UnreadableFile(told if str(path) in told else f"{path}: {told}") from None
+        found.setdefault(node, []).append(fragment)
+    return {node: identify(merge(fragments)) for node, fragments in found.items()}
+
+
+def with_hints(nodes: Mapping[str, Fragment], model: str | None, cpu: str | None) -> dict[str, Fragment]:
+    """Returns the nodes with a model for accelerators that have none, and likewise for processors.
+
+    A pasted matrix of links names neither, and both are needed to tell bytes a second.
+    """
+    return {name: _hinted(fragment, model, cpu) for name, fragment in nodes.items()}
+
+
+def _hinted(fragment: Fragment, model: str | None, cpu: str | None) -> Fragment:
+    def told(component: Component) -> Component:
+        if model and component.kind in {"gpu", "npu"} and not (component.model or component.accelerator_type):
+            return dataclasses.replace(component, model=model)
+        if cpu and component.kind == "cpu" and not component.model:
+            return dataclasses.replace(component, model=cpu)
+        return component
+
+    components = tuple(told(component) for component in fragment.components)
+    if cpu and not any(component.kind == "cpu" for component in components):
+        components += (Component(key="cpu", name="CPU", kind="cpu", model=cpu),)
+    return (
+        identify(dataclasses.replace(fragment, components=components))
+        if model
+        else dataclasses.replace(fragment, components=components)
+    )
+
+
+def _split(word: str) -> tuple[str, Path]:
+    node, mark, path = word.partition("=")
+    if mark and node and path and not Path(word).exists():
+        return node, Path(path)
+    return ONLY_NODE, Path(word)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableFile(f"{path}: {(error.strerror or str(error)).lower()}") from None
