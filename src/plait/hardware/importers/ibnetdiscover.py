@@ -6,18 +6,16 @@ from dataclasses import dataclass, field
 
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.importers.paste import Paste, read_paste
-from plait.hardware.topology import Component, ComponentKind, Fragment, Link
+from plait.hardware.topology import Component, ComponentKind, Conflict, Fragment, Link
 from plait.hardware.values import Source, Value
 
-_NODE = re.compile(
-    r'^(Switch|Ca|Rt)\s+(\d{1,5})\s+"([SHR]-[0-9a-fA-F]{1,16})"\s*(?:#\s*"([^"]{0,128})")?', re.IGNORECASE
-)
+_NODE = re.compile(r'^(Switch|Ca|Rt)\s+(\d{1,5})\s+"([SHR]-[0-9a-fA-F]{16})"\s*(?:#\s*"([^"]{0,128})")?', re.IGNORECASE)
 _CABLE = re.compile(
-    r'^\[(\d{1,5})\](?:\([0-9a-fA-F]+\))?\s+"([SHR]-[0-9a-fA-F]{1,16})"\[(\d{1,5})\][^#"]{0,64}(?:#\s*"([^"]{0,128})"(.*))?$'
+    r'^\[(\d{1,5})\](?:\([0-9a-fA-F]+\))?\s+"([SHR]-[0-9a-fA-F]{16})"\[(\d{1,5})\][^#"]{0,64}(?:#\s*"([^"]{0,128})"(.*))?$'
 )
 _RATE = re.compile(r"\b(1|2|4|8|12)x([A-Z]{2,4})(\d*)\b")
 _LANE_GBPS = {"SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0, "NDR": 100.0, "XDR": 200.0}
-_HINT = re.compile(r'^(?:Switch|Ca)\s+\d{1,5}\s+"[SH]-[0-9a-fA-F]{1,16}"', re.MULTILINE)
+_HINT = re.compile(r'^(?:Switch|Ca)\s+\d{1,5}\s+"[SH]-[0-9a-fA-F]{16}"', re.MULTILINE)
 
 AGGREGATION = "aggregation_node"
 HOST_NAME = "host"
@@ -49,11 +47,21 @@ class IbNetDiscover:
         fabric = _fabric(read_paste(data))
         if not fabric.names:
             raise UnreadableDump(f"{origin}: no switch and no adapter of ibnetdiscover")
+        twice = _contradicting(fabric)
+        for cables in twice.values():
+            for cable in cables:
+                fabric.cables.pop(cable, None)
         return Fragment(
             origin=origin,
             format=self.name,
             components=tuple(_component(key, fabric) for key in fabric.names),
             links=_links(fabric, origin),
+            conflicts=tuple(
+                Conflict(
+                    subject=f"port {port} of {node}", said=tuple(f"cable {a} - {b}" for a, _, b, _ in sorted(cables))
+                )
+                for (node, port), cables in twice.items()
+            ),
         )
 
 
@@ -65,15 +73,30 @@ def _fabric(paste: Paste) -> _Fabric:
             here = _key(match[3])
             fabric.names[here] = match[4] or fabric.names.get(here, "")
             fabric.ports[here] = match[2]
-        elif here is not None and (match := _CABLE.match(line)):
-            there = _key(match[2])
-            if number < len(paste.lines) or paste.is_whole or match[4] is not None:
-                fabric.names[there] = fabric.names.get(there) or match[4] or ""
-                ends = sorted([(here, match[1]), (there, match[3])])
-                rate = _RATE.search(match[5] or "")
-                known = fabric.cables.get((*ends[0], *ends[1]), "")
-                fabric.cables[*ends[0], *ends[1]] = known or (rate[0] if rate else "")
+        elif match := _CABLE.match(line):
+            if here is not None and (number < len(paste.lines) or paste.is_whole):
+                _add_cable(fabric, here, match)
+        else:
+            here = None  # an empty line, or what stands above the next switch: cables below have lost theirs
     return fabric
+
+
+def _add_cable(fabric: _Fabric, here: str, match: re.Match[str]) -> None:
+    there = _key(match[2])
+    fabric.names[there] = fabric.names.get(there) or match[4] or ""
+    (a, port_a), (b, port_b) = sorted([(here, match[1]), (there, match[3])])
+    rate = _RATE.search(match[5] or "")
+    known = fabric.cables.get((a, port_a, b, port_b), "")
+    fabric.cables[a, port_a, b, port_b] = known or (rate[0] if rate else "")
+
+
+def _contradicting(fabric: _Fabric) -> dict[tuple[str, str], set[tuple[str, str, str, str]]]:
+    """Returns the ports that two different cables end in, which one plug cannot."""
+    ends: dict[tuple[str, str], set[tuple[str, str, str, str]]] = {}
+    for cable in fabric.cables:
+        ends.setdefault(cable[:2], set()).add(cable)
+        ends.setdefault(cable[2:], set()).add(cable)
+    return {end: cables for end, cables in ends.items() if len(cables) > 1}
 
 
 def _key(printed: str) -> str:

@@ -80,7 +80,7 @@ class Lspci:
 def _of_tree(function: Function, tree: Mapping[str, Function], listed: Mapping[str, Component]) -> Component:
     name = _COMMENT.sub("", function.name)
     ids = _IDS.findall(name)
-    kind, vendor = kind_of_pci_name(name) if name else ("other", None)
+    kind, vendor = kind_of_pci_name(name, is_first_function=function.address.endswith(".0"))
     if ids:
         vendor = vendor_name(hexadecimal(ids[-1][0]))
     if function.is_bridge:
@@ -180,7 +180,7 @@ def _of_list(match: re.Match[str]) -> Component | None:
     class_ = hexadecimal(match[3]) if match[3] else _CLASSES.get(match[2].strip().lower())
     ids = _IDS.findall(match[4])
     vendor = hexadecimal(ids[-1][0]) if ids else None
-    named_kind, named_vendor = kind_of_pci_name(match[4])
+    named_kind, named_vendor = kind_of_pci_name(match[4], is_first_function=match[1].endswith(".0"))
     kind = kind_of(class_, vendor)
     if kind == "gpu" and vendor is None and named_kind in {"other", "npu"}:
         kind = named_kind  # management graphics share the class of GPUs

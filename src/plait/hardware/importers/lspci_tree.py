@@ -38,6 +38,8 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class _Bus:
+    """Where a function hangs; ``number`` is ``None`` above the root buses and ``""`` where the drawing lost it."""
+
     domain: str | None
     number: str | None
     bridge: str | None
@@ -46,7 +48,7 @@ class _Bus:
 
 @dataclass(slots=True)
 class Tree:
-    """Functions in the order of the drawing, and lines that its author shortened."""
+    """Functions in the order of the drawing, lines that its author shortened, and lines that contradict others."""
 
     functions: dict[str, Function] = field(default_factory=dict)
     elided: list[int] = field(default_factory=list)
@@ -55,92 +57,134 @@ class Tree:
 
 def read_tree(lines: tuple[str, ...], *, is_whole: bool) -> Tree:
     """Returns the functions that a drawing shows; one whose line the end of the text cuts is left out."""
-    tree = Tree()
-    columns: dict[int, _Bus] = {}
+    reader = _Reader()
     for number, raw in enumerate(lines, 1):
         line = raw.expandtabs(8)
-        if not re.search(r"[-+\\]-", line):
-            if re.match(r"[ |]*$", line) and line.strip() == "" and number > 1:
-                columns = {}  # an empty line begins another fragment
-            continue
-        _read_line(line, number, columns, tree, is_whole_line=is_whole or number < len(lines))
-    return tree
+        if re.search(r"[-+\\]-", line):
+            reader.take(line, number, is_whole_line=is_whole or number < len(lines))
+        elif not line.strip():
+            reader.forget()  # an empty line begins another fragment
+    return reader.tree
 
 
-def _read_line(line: str, number: int, columns: dict[int, _Bus], tree: Tree, *, is_whole_line: bool) -> None:
-    at = len(line) - len(line.lstrip(" |"))
-    bus = _start(line, at, columns)
-    if bus is None:
-        tree.unread.append(number)
-        return
-    where, known = bus
-    while where < len(line):
-        if _ELIDED.match(line, where):
-            tree.elided.append(number)
+class _Reader:
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self._columns: dict[int, _Bus] = {}
+        self._ranges: list[tuple[str | None, int, int, str | None]] = []
+
+    def forget(self) -> None:
+        self._columns.clear()
+
+    def take(self, line: str, number: int, *, is_whole_line: bool) -> None:
+        at = len(line) - len(line.lstrip(" |"))
+        bus = self._start(line, at)
+        if bus is None:
+            self.tree.unread.append(number)
             return
-        stem = _STEM.match(line, where)
-        if stem is None:
-            return
-        root = _ROOT.match(line, where) if known.number is None and known.root is None else None
-        if stem[1]:
-            columns[stem.start(1)] = known
-            where = stem.end()
-            if known.number is None:
-                root = _ROOT.match(line, where)
-        if root is not None:
-            known, where = _root_bus(root), root.end()
-            continue
-        where = max(where, stem.end())
-        step = _function(line, where, number, known, tree, is_whole_line=is_whole_line)
-        if step is None:
-            if not _ELIDED.match(line, where):
+        where = at
+        while where < len(line):
+            if _ELIDED.match(line, where):
+                self.tree.elided.append(number)
                 return
-            continue
-        where, known = step
+            stem = _STEM.match(line, where)
+            if stem is None:
+                return
+            if stem[1]:
+                self._branch(stem, bus)
+            where = stem.end()
+            root = _ROOT.match(line, where - 1) if bus.number is None else None
+            if root is not None:
+                bus, where = _root_bus(root), root.end()
+                continue
+            step = self._function(line, where, number, bus, is_whole_line=is_whole_line)
+            if step is None:
+                self._note_elided(line, where, number)
+                return
+            where, bus = step
 
+    def _note_elided(self, line: str, where: int, number: int) -> None:
+        if _ELIDED.match(line, where):
+            self.tree.elided.append(number)
 
-def _start(line: str, at: int, columns: dict[int, _Bus]) -> tuple[int, _Bus] | None:
-    """Returns where the drawing of a line begins and the bus that it continues."""
-    if at >= len(line):
-        return None
-    if line[at] == "-":
-        for column in list(columns):
-            del columns[column]
-        return at, _Bus(None, None, None, None)
-    if line[at] not in "+\\":
-        return None
-    for column in (at, at - 1, at + 1):
-        if column in columns:
-            for deeper in [c for c in columns if c > column]:
-                del columns[deeper]
-            return at, columns[column]
-    # A fragment whose root line was left out: the bus of its first function is not shown.
-    return at, _Bus(None, "", None, "")
+    def _branch(self, stem: re.Match[str], bus: _Bus) -> None:
+        """A ``+`` has more functions of its bus below it, a backslash is the last one."""
+        if stem[1] == "+" and bus.number != "":
+            self._columns[stem.start(1)] = bus
+        else:
+            for column in (stem.start(1), stem.start(1) - 1, stem.start(1) + 1):
+                if self._columns.pop(column, None) is not None:
+                    return
+
+    def _start(self, line: str, at: int) -> _Bus | None:
+        """Returns the bus that a line continues; ``None`` where none is open in its column."""
+        if at >= len(line) or line[at] not in "-+\\":
+            return None
+        if line[at] == "-":
+            self._columns.clear()
+            return _Bus(None, None, None, None)
+        column = next((c for c in (at, at - 1, at + 1) if c in self._columns), None)
+        if column is None:
+            # A fragment whose root line was left out: the bus of its first function is not shown.
+            return _Bus(None, "", None, "") if at == 0 or not self._columns else None
+        for deeper in [c for c in self._columns if c > column]:
+            del self._columns[deeper]
+        return self._columns[column] if self._bars_stand(line, column) else None
+
+    def _bars_stand(self, line: str, column: int) -> bool:
+        """Whether every open branch left of a column goes on as a bar: where one does not, lines are missing."""
+        return all("|" in line[max(0, c - 1) : c + 2] for c in self._columns if c < column - 1)
+
+    def _function(
+        self, line: str, where: int, number: int, bus: _Bus, *, is_whole_line: bool
+    ) -> tuple[int, _Bus] | None:
+        match = _FUNCTION.match(line, where)
+        if match is None:
+            return None
+        below = _BUS.match(line, match.end())
+        if below is None and not is_whole_line:
+            return None  # the text ends here: a bus below it, or a part of its name, may be cut off
+        address = _address(bus, match)
+        if below is not None and not self._nests(bus, below, address):
+            self.tree.unread.append(number)
+            return None
+        named = None if below else _NAME.match(line, match.end())
+        name = named[1].strip() if named else ""
+        if address is not None and address not in self.tree.functions:
+            function = Function(address, bus.bridge, bus.root or None, below is not None, name, number)
+            self.tree.functions[address] = function
+        if below is None:
+            return len(line), bus
+        return below.end(), _Bus(bus.domain or below[1], below[2].lower(), address, bus.root)
+
+    def _nests(self, bus: _Bus, below: re.Match[str], address: str | None) -> bool:
+        """Whether the buses below a bridge lie in the range of the bridge above it, and in no other one's.
+
+        What lost lines or blanks moved into another column contradicts the numbers of the buses.
+        """
+        domain = bus.domain or below[1]
+        first, last = int(below[2], 16), int(below[3] or below[2], 16)
+        around = [r for r in self._ranges if r[0] == domain and r[1] <= first and last <= r[2]]
+        innermost = min(around, key=lambda r: r[2] - r[1], default=None)
+        crossing = any(
+            r[0] == domain
+            and r[1] <= last
+            and first <= r[2]
+            and r not in around
+            and not (first <= r[1] and r[2] <= last)
+            for r in self._ranges
+        )
+        if crossing or last < first or (innermost is not None and innermost[3] != bus.bridge):
+            return False
+        if bus.bridge is not None and innermost is None:
+            return False
+        self._ranges.append((domain, first, last, address))
+        return True
 
 
 def _root_bus(match: re.Match[str]) -> _Bus:
     domain = (match[1] or "0000").lower()
     return _Bus(domain, match[2].lower(), None, f"{domain}:{match[2].lower()}")
-
-
-def _function(
-    line: str, where: int, number: int, bus: _Bus, tree: Tree, *, is_whole_line: bool
-) -> tuple[int, _Bus] | None:
-    match = _FUNCTION.match(line, where)
-    if match is None:
-        return None
-    below = _BUS.match(line, match.end())
-    address = _address(bus, match)
-    if below is None and not is_whole_line:
-        return None  # the text ends here: a bus below it, or a part of its name, may be cut off
-    named = None if below else _NAME.match(line, match.end())
-    name = named[1].strip() if named else ""
-    if address is not None and address not in tree.functions:
-        root = bus.root or None
-        tree.functions[address] = Function(address, bus.bridge, root, below is not None, name, number)
-    if below is None:
-        return len(line), bus
-    return below.end(), _Bus(bus.domain or below[1], below[2].lower(), address, bus.root)
 
 
 def _address(bus: _Bus, match: re.Match[str]) -> str | None:

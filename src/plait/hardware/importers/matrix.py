@@ -10,13 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plait.hardware.importers.cells import is_affinity, is_self, link_of, pieces_of
-from plait.hardware.importers.matrix_header import QUOTES, header_of, is_cell, is_name, longer_header
+from plait.hardware.importers.matrix_header import ACCELERATOR, QUOTES, header_of, is_cell, is_name, longer_header
+from plait.hardware.importers.matrix_repair import repaired
 from plait.hardware.importers.paste import Paste, words
 
 _TWO_WORDS = re.compile(r"\bGPU ([0-9]{1,3}/[0-9]{1,3})(?![0-9])", re.ASCII)
 _CAPTION = re.compile(r"={2,}\s*([^=]{3,80}?)\s*={2,}|([A-Z][A-Z -]{4,60} TABLE):")
 _PIECE_OF_CELL = re.compile(r"[A-Z0-9]{1,3}", re.ASCII)
 _MOST_TABLES = 64
+_MOST_LOST = 4
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class Matrix:
     rows: dict[str, Row] = field(default_factory=dict)
     unread: list[int] = field(default_factory=list)
     disagreeing: list[tuple[str, int]] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
     is_doubtful: bool = False
 
     @property
@@ -94,6 +97,7 @@ class _Finder:
             i = self._take(i)
         sure = [m for m in self._found if m.rows or not m.is_doubtful]
         for matrix in sure:
+            _drop_pieces_of_names(matrix)
             _restore(matrix)
         return sure
 
@@ -122,9 +126,9 @@ class _Finder:
                 break
             text, header = longer
             i += 1
-        names = [name for name in header.columns if name is not None]
-        doubtful = header.bad > 0 or not names or not header.titles
-        self._found.append(Matrix(i, self._caption, header.columns, header.titles, is_doubtful=doubtful))
+        columns = repaired(header, self._lines[i : i + 80])
+        doubtful = header.bad > 0 or not header.titles
+        self._found.append(Matrix(i, self._caption, columns, header.titles, is_doubtful=doubtful))
         self._caption = ""
         return i
 
@@ -145,6 +149,7 @@ class _Finder:
         if split is None or not self._keep(matrix, label, split, first, i):
             if _starts_row(self._lines[first]):
                 matrix.unread.append(first + 1)
+                matrix.strangers.append(label)
             return 0
         return i + 1
 
@@ -192,6 +197,21 @@ class _Finder:
         return i == self._last and i == len(self._lines) - 1 and not self._is_whole
 
 
+def _drop_pieces_of_names(matrix: Matrix) -> None:
+    """A column without a row that is a piece of the label of an unread row (``mlx5`` of ``mlx5_3``) is nobody's."""
+    for index, name in enumerate(matrix.columns):
+        if name is None or name in matrix.rows or ACCELERATOR.fullmatch(name):
+            continue
+        if any(_is_piece(name, other) for other in matrix.strangers):
+            _rename(matrix, index, name, None)
+
+
+def _is_piece(part: str, whole: str) -> bool:
+    """Whether a name is another one that lost characters."""
+    rest = iter(whole)
+    return part != whole and len(whole) - len(part) <= _MOST_LOST and all(character in rest for character in part)
+
+
 def _restore(matrix: Matrix) -> None:
     """Puts the blank back into names of two words."""
     if not any("\x1f" in name for name in matrix.names):
@@ -237,7 +257,19 @@ def _split(rest: str, matrix: Matrix, label: str) -> _Split | None:
     """Returns a row's words in order, ``None`` where the diagonal does not stand where the header puts the label."""
     size = len(matrix.columns)
     index = matrix.columns.index(label) if label in matrix.columns else None
-    return (_by_tabs(rest, size, index) if "\t" in rest else None) or _by_words(rest, size, index)
+    if "\t" in rest:
+        by_tabs = _by_tabs(rest, size, index)
+        if by_tabs is not None or _has_hole(rest, size):
+            return by_tabs
+    return _by_words(rest, size, index)
+
+
+def _has_hole(rest: str, size: int) -> bool:
+    """Whether tabs show an empty cell: its neighbours must not move into it."""
+    fields = [piece.strip() for piece in rest.split("\t")]
+    cells = fields[1 : size + 1] if not fields[0] else fields[:size]
+    last = max((at for at, cell in enumerate(cells) if is_cell(cell) and not is_affinity(cell)), default=-1)
+    return "" in cells[:last]
 
 
 def _by_tabs(rest: str, size: int, index: int | None) -> _Split | None:
@@ -247,7 +279,7 @@ def _by_tabs(rest: str, size: int, index: int | None) -> _Split | None:
     if index is None or len(fields) < size or not is_self(fields[index]):
         return None
     cells, tail = fields[:size], fields[size:]
-    if any(" " in cell or is_affinity(cell) for cell in cells):
+    if any(" " in cell or is_affinity(cell) or pieces_of(cell) for cell in cells):
         return None
     if any("#" in piece or link_of(piece) is not None or is_self(piece) for piece in tail):
         return None
@@ -282,9 +314,10 @@ def _by_words(rest: str, size: int, index: int | None) -> _Split | None:
 
 def _whole_row(tokens: list[str], size: int, marks: list[int]) -> _Split | None:
     """A row whose label the header lacks: only a full one can say which column it is."""
-    if len(marks) != 1:
+    if len(marks) != 1 or not all(is_cell(token) for token in tokens[: marks[0]]):
         return None
     right, tail, is_complete = _behind(tokens[marks[0] + 1 :], size - 1 - marks[0])
+    is_complete = is_complete and all(is_cell(cell) for cell in right or ())
     return _Split(tokens[: marks[0]], right, tail) if is_complete else None
 
 
@@ -330,7 +363,7 @@ def _claim(matrix: Matrix, label: str, split: _Split) -> str | None:
         return None
     fits_label, fits_named = (_continues(matrix.columns, index, name) for name in (label, named))
     if fits_named and not fits_label:
-        return named
+        return named if _is_piece(label, named) or _is_piece(named, label) else None
     _rename(matrix, index, named, label if fits_label and not fits_named else None)
     return label if fits_label and not fits_named else None
 

@@ -18,7 +18,8 @@ _TITLE = re.compile(r"(CPU|NUMA|Node)\s*Affinity|(GPU)\s*NUMA\s*ID", re.IGNORECA
 _GLUED = re.compile(
     r"(?:GPU|NPU|NIC|MLU|DCU|HCU)[0-9]+|Phy-ID[0-9]+|mlx[0-9]+_(?:bond_)?[0-9]+|ib[0-9]+", re.ASCII | re.IGNORECASE
 )
-_OTHER_NAME = re.compile(r"[A-Za-z](?=[A-Za-z_.:-]*[0-9])[A-Za-z0-9_.:-]{1,31}", re.ASCII)
+_OTHER_NAME = re.compile(r"[A-Za-z](?=[A-Za-z_.:-]*[0-9])[A-Za-z0-9_.:-]{0,30}[A-Za-z0-9]", re.ASCII)
+_LOST = "\ufffd"
 QUOTES = "`'\"*"
 """Marks that notes put around words of a table."""
 
@@ -41,8 +42,9 @@ def header_of(line: str, *, is_cut: bool) -> Header | None:
     """
     if not ACCELERATOR.search(line) or len(line) > LONGEST_LINE:
         return None
+    first = _TITLE.search(line)
     titles = [_title(m) for m in _TITLE.finditer(line)]
-    tokens = words(_TITLE.sub(" ", line).translate({ord(c): " " for c in QUOTES}))
+    tokens = _words(line[: first.start()] if first else line)
     if is_cut and tokens and not _TITLE.search(line[-16:]):
         tokens.pop()  # the last word may be the beginning of a longer one
     if not tokens or (len(tokens) > 1 and is_cell(tokens[1]) and not is_name(tokens[1])):
@@ -55,6 +57,15 @@ def header_of(line: str, *, is_cut: bool) -> Header | None:
     if not any(ACCELERATOR.fullmatch(name) for name in names) or bad * 2 > len(names):
         return None
     return Header(columns, titles, bad)
+
+
+def _words(text: str) -> list[str]:
+    """Returns the words in front of the titles; an empty field between tabs is a word that was lost."""
+    plain = text.translate({ord(c): " " for c in QUOTES})
+    if "\t" not in plain.strip():
+        return words(plain)
+    fields = [piece.strip() for piece in plain.strip(" \t").split("\t")]
+    return [word for piece in fields for word in (words(piece) or [_LOST])]
 
 
 def _columns(tokens: Sequence[str]) -> list[str | None]:

@@ -1,6 +1,7 @@
 """``npu-smi info``: cards with their chips, two rows each; the second carries the PCI address and the memory."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from plait.hardware.importers.figures import mebibytes
@@ -40,11 +41,13 @@ class NpuSmiInfo:
         rows = _rows(read_paste(data).lines)
         if not rows:
             raise UnreadableDump(f"{origin}: an npu-smi table without a readable row")
-        chips = [card.number for card, _, _ in rows]
-        are_dies = len(set(chips)) < len(chips)
+        complete = {card.number for card, chip, _ in rows if chip is not None}
+        cards = Counter(number for number, address in {(c.number, chip[3]) for c, chip, _ in rows if chip is not None})
         found: dict[str, Component] = {}
-        for position, (card, chip, line) in enumerate(rows):
-            npu = _npu(card, chip, position if are_dies else None, f"{origin}:{line}")
+        for card, chip, line in rows:
+            if chip is None and card.number in complete:
+                continue  # its second row is lost, and which chip of the card it was
+            npu = _npu(card, chip, f"{origin}:{line}", has_dies=cards[card.number] > 1)
             found.setdefault(npu.key, npu)
         return Fragment(origin=origin, format=self.name, components=tuple(found.values()))
 
@@ -61,9 +64,9 @@ def _rows(lines: tuple[str, ...]) -> list[tuple[_Card, re.Match[str] | None, int
     return rows
 
 
-def _npu(card: _Card, chip: re.Match[str] | None, position: int | None, where: str) -> Component:
+def _npu(card: _Card, chip: re.Match[str] | None, where: str, *, has_dies: bool) -> Component:
     address = normal_address(chip[3]) if chip else None
-    index = card.number if position is None else None
+    index = None if has_dies else card.number
     if chip and chip[2] is not None:
         index = int(chip[2])
     usage = _USAGE.findall(chip[4]) if chip else []
@@ -71,7 +74,7 @@ def _npu(card: _Card, chip: re.Match[str] | None, position: int | None, where: s
     extra = {"card": str(card.number)}
     if chip:
         extra["chip"] = chip[1]
-    name = f"NPU{index}" if index is not None else f"NPU card {card.number} position {position}"
+    name = f"NPU{index}" if index is not None or chip is None else f"NPU card {card.number} chip {chip[1]}"
     return Component(
         key=address or name,
         name=name,

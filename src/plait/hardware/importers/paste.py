@@ -84,7 +84,7 @@ def read_paste(data: bytes) -> Paste:
         raw.pop()
     left_out = tuple(number for number, line in enumerate(raw, 1) if len(line) > LONGEST_LINE)
     kept = ["" if not line or len(line) > LONGEST_LINE or _FENCE.match(line) else line.rstrip(" ") for line in raw]
-    lines = tuple(_without_prefixes(kept))
+    lines = tuple(_single_spaced(_without_prefixes(kept)))
     return Paste(lines, is_whole, left_out, "\n".join(lines))
 
 
@@ -129,6 +129,15 @@ def _without_prefixes(lines: list[str]) -> list[str]:
         if host is None:
             break
         lines = [line.removeprefix(host).removeprefix(host.rstrip()) for line in lines]
+    return lines
+
+
+def _single_spaced(lines: list[str]) -> list[str]:
+    """Empties no line but moves nothing: of a text whose every second line is empty, the filled ones stay adjacent."""
+    odd, even = lines[1::2], lines[::2]
+    for filled, blank in ((even, odd), (odd, even)):
+        if len(filled) > 4 and not any(line.strip() for line in blank) and sum(bool(f.strip()) for f in filled) > 3:
+            return filled
     return lines
 
 

@@ -18,7 +18,7 @@ _BRIDGE = re.compile(
     re.IGNORECASE,
 )
 _NIC = re.compile(
-    r"ConnectX|\bMT[24]\d{3,4}\b|BlueField.*(?:network|ConnectX)|Ethernet|InfiniBand|Omni-Path"
+    r"ConnectX|\bMT2\d{3,4}\b|BlueField.*(?:network|ConnectX)|Ethernet|InfiniBand|Omni-Path"
     r"|Network (?:Adapter|Connection|device)|Elastic (?:Fabric|Network)|\b(?:ENA|EFA)\b|NetXtreme|vmxnet"
     r"|\b(?:I210|I350|X540|X550|X710|XL710|XXV710|E810|82599)\b"
     r"|FastLinQ|\bVIC\b|\bT[56]\d\d-|Slingshot|Cassini|Hi1822|gVNIC|\bMANA\b|RTL81\d\d",
@@ -44,17 +44,21 @@ _ACCELERATORS: tuple[tuple[re.Pattern[str], str, ComponentKind], ...] = (
 )
 
 
-def kind_of_pci_name(name: str) -> tuple[ComponentKind, str | None]:
-    """Returns kind and vendor word; ``other`` and ``None`` where the name does not say."""
+def kind_of_pci_name(name: str, *, is_first_function: bool) -> tuple[ComponentKind, str | None]:
+    """Returns kind and vendor word; ``other`` and ``None`` where the name does not say.
+
+    Accelerators are first functions: sound and USB controllers on the same board share their chip's name.
+    """
     if _SWITCH.search(name):
         return "switch", "nvidia"
-    if _NIC.search(name) and not re.search(r"Management Interface|\bSoC\b|DMA|Crypto", name):
+    is_part_of_dpu = "BlueField" in name and not re.search(r"network|ConnectX|Ethernet|Virtual", name, re.IGNORECASE)
+    if _NIC.search(name) and not is_part_of_dpu and not re.search(r"Management Interface|\bSoC\b|DMA|Crypto", name):
         return "nic", "mellanox" if re.search(r"Mellanox|ConnectX|BlueField", name) else None
     if _BRIDGE.search(name):
         return "bridge", None
     if _NOT_A_DEVICE.search(name) or _GPU_OF_BOARD.search(name):
         return "other", None
     for pattern, vendor, kind in _ACCELERATORS:
-        if pattern.search(name):
+        if is_first_function and pattern.search(name):
             return kind, None if vendor == "other" else vendor
     return "other", None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from plait.hardware.importers.cells import link_of
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.importers.matrix import Matrix, find_matrices
+from plait.hardware.importers.matrix_header import ACCELERATOR
 from plait.hardware.importers.paste import Paste, read_paste
 from plait.hardware.topology import Component, Conflict, Fragment, Link, Locality
 
@@ -46,7 +47,8 @@ class RocmSmi:
         """
         paste = read_paste(data)
         tables, numa = _tables(data), _numa(paste)
-        names = list(dict.fromkeys([name for matrix in tables.values() for name in matrix.names] + list(numa)))
+        named = [name for matrix in tables.values() for name in matrix.names if ACCELERATOR.fullmatch(name)]
+        names = list(dict.fromkeys([*named, *numa]))
         if not names:
             raise UnreadableDump(f"{origin}: no table and no NUMA line of rocm-smi")
         vendor = "amd" if names[0].upper().startswith("GPU") else "hygon"
