@@ -18,6 +18,9 @@ MARK = "PLAIT_WORKER_MARK"
 VISIBLE_DEVICES_LABEL = "visible_devices"
 """Label of a node whose value names the variable that limits which devices a process sees."""
 
+VISIBLE_IDS_LABEL = "visible_ids"
+"""Label of a node with what that variable calls each device, joined by commas, where it is not the device's index."""
+
 DEFAULT_FROZEN_LIMIT_S = 5.0
 _SIOCGIFADDR = 0x8915
 
@@ -43,12 +46,15 @@ def visible_devices(node: Node, order: StartWorker) -> str:
     An unchanged script picks device number ``LOCAL_RANK``. So a worker with one device sees the whole node, its own
     device at just that place; a worker with several sees only its own.
     """
-    own = [device.index for device in node.devices if device.id in order.device_ids]
+    labelled = dict(node.labels).get(VISIBLE_IDS_LABEL)
+    names = labelled.split(",") if labelled else [str(device.index) for device in node.devices]
+    named = dict(zip((device.id for device in node.devices), names, strict=True))
+    own = [name for device, name in named.items() if device in order.device_ids]
     if len(own) != 1:
-        return ",".join(str(index) for index in own)
-    others = [device.index for device in node.devices if device.index not in own]
+        return ",".join(own)
+    others = [name for name in names if name not in own]
     place = min(int(dict(order.environment).get("LOCAL_RANK", "0")), len(others))
-    return ",".join(str(index) for index in (*others[:place], *own, *others[place:]))
+    return ",".join((*others[:place], *own, *others[place:]))
 
 
 def worker_environment(
@@ -73,7 +79,13 @@ def worker_environment(
         environment["GLOO_SOCKET_IFNAME"] = dict(order.environment).get("GLOO_SOCKET_IFNAME", interface)
     variable = dict(node.labels).get(VISIBLE_DEVICES_LABEL)
     if variable and order.device_ids:
+        if VISIBLE_IDS_LABEL in dict(node.labels) and variable not in dict(order.environment):
+            # What the agent itself was started with is in the ids already.
+            environment.pop(variable, None)
         environment.setdefault(variable, visible_devices(node, order))
+        if variable == "CUDA_VISIBLE_DEVICES":
+            # CUDA's own order is by speed; the numbers here are those of the driver, by PCI address.
+            environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     return environment
 
 

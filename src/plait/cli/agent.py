@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from plait.cli.options import JsonOption, StateOption
-from plait.cli.output import print_json, say
+from plait.cli.output import print_json, say, warn
 
 _DEVICES = re.compile(r"([A-Za-z0-9_-]+)(?::(\d+))?")
 
@@ -17,7 +17,8 @@ _DEVICES = re.compile(r"([A-Za-z0-9_-]+)(?::(\d+))?")
 def agent(
     *,
     accelerator: Annotated[
-        str | None, typer.Option(metavar="TYPE[:COUNT]", help="This node's devices, such as A100:2; CPU unless given.")
+        str | None,
+        typer.Option(metavar="TYPE[:COUNT]", help="This node's devices, such as A100:2; those found unless given."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The node's name; the host's unless given.")] = None,
     address: Annotated[str, typer.Option(help="Where this node's workers listen.")] = "127.0.0.1",
@@ -44,7 +45,8 @@ def agent(
     if file is None:
         file = default_state_directory(node) / "node.json"
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file.write_text(describe_node(node, address, accelerator or "CPU"), encoding="utf-8")
+        described = describe_node(node, address, accelerator) if accelerator else describe_machine(node, address)
+        file.write_text(described, encoding="utf-8")
     shown = str(node_file) if node_file is not None else node
     if as_json:
         print_json({"node": shown, "controller": where, "pid": os.getpid()})
@@ -80,3 +82,24 @@ def describe_node(name: str, address: str, devices: str) -> str:
     )
     codec: Codec[Node] = Codec(Node)
     return codec.encode(Node(id=name, address=address, devices=made)).decode()
+
+
+def describe_machine(name: str, address: str) -> str:
+    """Returns the JSON of a node with the devices that this machine has; says on stderr what was left out and why."""
+    from plait.agent.environment import VISIBLE_DEVICES_LABEL, VISIBLE_IDS_LABEL
+    from plait.hardware.contexts import LiveContext
+    from plait.hardware.device import Node
+    from plait.hardware.discovery import discover
+    from plait.hardware.own_devices import own_devices
+    from plait.wire import Codec
+
+    ctx = LiveContext()
+    found = discover(ctx)
+    own = own_devices(name, found, ctx.env)
+    for note in (*found.warnings, *own.notes):
+        warn(f"devices: {note}")
+    labels = (
+        () if own.variable is None else ((VISIBLE_DEVICES_LABEL, own.variable), (VISIBLE_IDS_LABEL, ",".join(own.ids)))
+    )
+    codec: Codec[Node] = Codec(Node)
+    return codec.encode(Node(id=name, address=address, devices=own.devices, labels=labels)).decode()

@@ -39,12 +39,10 @@ def nvidia_devices(device_directory: Path = Path("/dev")) -> tuple[str, ...]:
 
 def accelerator_type(product_name: str) -> str:
     """Returns the catalogue's word for a product, such as A100 for ``NVIDIA A100-SXM4-40GB``, else the name itself."""
-    from plait.hardware.catalog import known_types
+    from plait.hardware.catalog import family_of, match_model
 
-    words = re.split(r"[\s\-_/]+", product_name)
-    known = {name.lower(): name for name in known_types()}
-    found = [known[word.lower()] for word in words if word.lower() in known]
-    return found[0] if found else product_name.removeprefix("NVIDIA ").replace(" ", "-")
+    found = match_model(product_name).accelerator_type
+    return family_of(found) if found is not None else product_name.removeprefix("NVIDIA ").replace(" ", "-")
 
 
 def _speed(accelerator: str) -> float:

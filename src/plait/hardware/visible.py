@@ -37,8 +37,9 @@ def visible_nvidia(devices: Sequence[Component], env: Mapping[str, str]) -> Visi
     """
     whole = [device for device in devices if device.parent is None]
     order = env.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST").upper()
-    is_known = order == "PCI_BUS_ID" or len({device.accelerator_type or device.model for device in whole}) <= 1
-    numbered = sorted(whole, key=_bus_order)
+    kinds = {device.accelerator_type or device.model for device in whole} - {None}  # a lost device has neither
+    is_known = order == "PCI_BUS_ID" or len(kinds) <= 1
+    numbered = sorted(whole, key=_driver_order if all(device.index is not None for device in whole) else _bus_order)
     text = env.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         said = "CUDA_VISIBLE_DEVICES is not set: all devices"
@@ -192,6 +193,11 @@ def _parts(device: Component, devices: Sequence[Component]) -> list[Component]:
 def _first_slice(device: Component, devices: Sequence[Component]) -> Component:
     parts = _parts(device, devices)
     return parts[0] if parts and device.extra.get("mig") == "on" else device
+
+
+def _driver_order(device: Component) -> int:
+    """The driver numbers by PCI address, and knows the number of a lost device too."""
+    return device.index or 0
 
 
 def _bus_order(device: Component) -> tuple[str, int]:
