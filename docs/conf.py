@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|pathlib|typing|types|enum|contextlib|asyncio|datetime)\..*"),
     ("py:.*", r"(Path|Any|Literal|Protocol|Iterable|Iterator|Mapping|Sequence|Callable|AsyncIterator|TracebackType)"),
     ("py:.*", r"(str|int|float|bool|bytes|object|tuple|list|dict|set|frozenset|type|None|\.\.\.|optional)"),
-    ("py:.*", r"(T|T_co|Tensor|Module|Optimizer|Dataset)"),
+    ("py:.*", r"(plait\.hardware\.values\.)?(T|T_co|Tensor|Module|Optimizer|Dataset)"),
 ]
 
 html_theme = "furo"

@@ -31,6 +31,7 @@ def pages() -> dict[str, str]:
         "job": "\n".join(schema_page(schema("job"))),
         "cluster": "\n".join(schema_page(schema("cluster"))),
         "support": "\n".join(support_page()),
+        "accelerators": "\n".join(accelerators_page()),
     }
 
 
@@ -92,6 +93,70 @@ def support_page() -> Iterator[str]:
     yield "## Policies\n"
     policies = [(f"`{name}`", _one_line(kind.__doc__ or "")) for name, kind in _plug_ins("plait.policies").items()]
     yield from _table(("Policy", "What it does"), policies)
+    yield from _vendors()
+
+
+def _vendors() -> Iterator[str]:
+    from plait.hardware.vendors import VENDORS
+
+    yield "## Vendors of devices\n"
+    rows = [
+        (
+            f"`{vendor.name}`",
+            ", then ".join(vendor.ways),
+            ", ".join(vendor.finds),
+            ", ".join(f"`{variable}`" for variable in vendor.visibility),
+        )
+        for vendor in VENDORS
+    ]
+    yield from _table(("Vendor", "Asks", "Finds", "Visible devices"), rows)
+
+
+def accelerators_page() -> Iterator[str]:
+    """Yields the lines of the page of accelerators: one table a vendor, types with their forms below them."""
+    from plait.hardware.catalog import capability, known_types, known_variants
+
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    sources: list[tuple[str, ...]] = []
+    for kind in known_types():
+        for name in (kind, *known_variants(kind)):
+            figures = capability(name)
+            rows.setdefault(figures.vendor, []).append(_accelerator(name, figures))
+            sources.append((f"`{name}`", *_sources(figures)))
+    for vendor, each in rows.items():
+        yield f"## {vendor if vendor != 'any' else 'Processors'}\n"
+        head = ("Type", "fp32", "tf32", "fp16", "bf16", "fp8", "Memory", "Memory GB/s", "PCIe")
+        yield from _table((*head, "Links: GB/s one direction", "W", "Lasting", "Grade"), each)
+    yield "## Sources\n"
+    yield from _table(("Type", "Source", "Figures with another source", "Note"), sources)
+
+
+def _accelerator(name: str, figures: Any) -> tuple[str, ...]:
+    rates = [getattr(figures, f"{word}_tflops") for word in ("fp32", "tf32", "fp16", "bf16", "fp8")]
+    sizes = " or ".join(f"{size / 2**30:g}" for size in figures.memory_options_bytes)
+    port, links = figures.pcie, figures.peer_links
+    wire = ""
+    if links is not None:
+        total = f" {links.bytes_per_s / 1e9:g}" if links.bytes_per_s else ""
+        pair = f", a pair {links.pair_bytes_per_s / 1e9:g}" if links.pair_bytes_per_s else ""
+        wire = f"{links.name}{total}{pair}"
+    part = f" (1 of {figures.devices_per_package})" if figures.devices_per_package > 1 else ""
+    return (
+        f"`{name}`{part}",
+        *(f"{rate:g}" if rate is not None else "" for rate in rates),
+        f"{sizes} GiB" if sizes else "",
+        f"{figures.memory_bytes_per_s / 1e9:g}" if figures.memory_bytes_per_s else "",
+        f"gen{port.max_generation} x{port.max_lanes}" if port.max_generation else "",
+        wire,
+        f"{figures.tdp_w:g}" if figures.tdp_w else "",
+        ", ".join(f"{word} {ratio:.0%}" for word, ratio in figures.sustained_ratios.items()),
+        figures.source.removeprefix("grade ")[:1],
+    )
+
+
+def _sources(figures: Any) -> tuple[str, str, str]:
+    others = "; ".join(f"{figure} ({each.grade}): {each.source}" for figure, each in figures.sources.items())
+    return figures.source.partition(": ")[2], others, figures.note
 
 
 def _plug_ins(group: str) -> dict[str, Any]:

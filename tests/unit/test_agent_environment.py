@@ -8,6 +8,7 @@ from plait.agent.environment import (
     DEFAULT_FROZEN_LIMIT_S,
     MARK,
     VISIBLE_DEVICES_LABEL,
+    VISIBLE_IDS_LABEL,
     frozen_limit_s,
     interface_of,
     visible_devices,
@@ -77,6 +78,25 @@ def test_a_worker_finds_its_device_at_its_local_rank(local_rank: int, own: int) 
 
 def test_a_worker_with_several_devices_sees_only_those() -> None:
     assert visible_devices(node(), order({}, ("n0/1", "n0/3"))) == "1,3"
+
+
+def test_ids_of_the_driver_go_before_what_the_agent_inherited() -> None:
+    labels = ((VISIBLE_DEVICES_LABEL, "CUDA_VISIBLE_DEVICES"), (VISIBLE_IDS_LABEL, "4,5,6,7"))
+    inherited = {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    made = environment_for(order({"LOCAL_RANK": "1"}, ("n0/2",)), node(labels=labels), inherited)
+    assert made["CUDA_VISIBLE_DEVICES"] == "4,6,5,7", "the worker's own device stands at its local rank"
+    wanted = environment_for(order({"CUDA_VISIBLE_DEVICES": "9"}), node(labels=labels), inherited)
+    assert wanted["CUDA_VISIBLE_DEVICES"] == "9", "the job's own word counts"
+
+
+def test_cuda_counts_as_the_driver_does() -> None:
+    cuda = node(labels=((VISIBLE_DEVICES_LABEL, "CUDA_VISIBLE_DEVICES"),))
+    assert environment_for(order({}), cuda, {})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert (
+        environment_for(order({}), cuda, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    )
+    hip = node(labels=((VISIBLE_DEVICES_LABEL, "HIP_VISIBLE_DEVICES"),))
+    assert "CUDA_DEVICE_ORDER" not in environment_for(order({}), hip, {})
 
 
 def test_the_frozen_limit_is_the_jobs_heartbeat_timeout() -> None:

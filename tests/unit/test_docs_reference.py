@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from plait.cli.main import VERBS
+from plait.hardware.catalog import capability, known_types, known_variants
+from plait.hardware.vendors import VENDORS
 from plait.spec.schema import schema
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -49,6 +51,19 @@ def test_every_declared_plug_in_is_on_the_page(generator: ModuleType) -> None:
     for group in ("plait.engines", "plait.policies"):
         for name in project["entry-points"][group]:
             assert f"| `{name}` |" in page
+
+
+def test_every_vendor_and_accelerator_is_on_its_page(generator: ModuleType) -> None:
+    support = "\n".join(generator.support_page())
+    for vendor in VENDORS:
+        assert f"| `{vendor.name}` | {', then '.join(vendor.ways)} |" in support
+    page = "\n".join(generator.accelerators_page())
+    for name in (*known_types(), *known_variants()):
+        rows = re.findall(rf"^\| `{re.escape(name)}`.*$", page, re.MULTILINE)
+        assert len(rows) == 2, "one row of figures, one of sources"
+        source = capability(name).source.partition(": ")[2]
+        assert source in rows[1]
+    assert "| 0 |" not in page
 
 
 def test_links_between_pages_lead_somewhere() -> None:

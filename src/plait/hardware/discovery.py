@@ -23,11 +23,11 @@ from plait.hardware.vendors.cpu import processors
 from plait.hardware.vendors.isolation import DEFAULT_LIMIT_S, probe_apart, probe_here
 
 MATCH = "match"
-"""Key in :attr:`Component.extra`: why the device is of its type, or of none."""
+"""Key in a component's ``extra``: why the device is of its type, or of none."""
 SLICE_OF = "slice_of"
-"""Key in :attr:`Component.extra`: key of the device that this is a slice or partition of."""
+"""Key in a component's ``extra``: key of the device that this is a slice or partition of."""
 SHARE = "share"
-"""Key in :attr:`Component.extra`: the part of a device's arithmetic that a slice of it has, from 0 to 1."""
+"""Key in a component's ``extra``: the part of a device's arithmetic that a slice of it has, from 0 to 1."""
 
 _ACCELERATORS = frozenset({"gpu", "npu"})
 _SLICE = re.compile(r"\bMIG\s+(?:(\d+)c\.)?(\d+)g\.", re.IGNORECASE)
