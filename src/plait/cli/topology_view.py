@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ _MARKS = {
 _LEGEND = "~ estimated, k catalogue, s kernel, c tool, l library, u stated by you, no mark: measured, ? unknown"
 _CELL_WIDTH = 9
 _MOST_PAIRS = 24
+_MOST_ALIKE = 3
 
 
 def show(nodes: Mapping[str, Fragment], matrix: AffinityMatrix, warnings: Sequence[str], notes: Sequence[str]) -> None:
@@ -214,10 +216,18 @@ def _all_pairs(matrix: AffinityMatrix) -> float | None:
 
 
 def _show_list(title: str, lines: Sequence[str]) -> None:
-    if lines:
-        say(f"\n{title}:")
-        for line in lines:
+    if not lines:
+        return
+    say(f"\n{title}:")
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "0", line), []).append(line)
+    for members in alike.values():
+        shown = members if len(members) <= _MOST_ALIKE + 1 else members[:_MOST_ALIKE]
+        for line in shown:
             say(f"  {line}")
+        if len(shown) < len(members):
+            say(f"  and {len(members) - len(shown)} more like this")
 
 
 def _label(matrix: AffinityMatrix, i: int) -> str:

@@ -6,6 +6,7 @@ the vendors' tools number them.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,12 @@ from plait.hardware.values import Source, Value
 
 _ACCELERATORS = frozenset({"gpu", "npu"})
 _ON_PCIE = frozenset({"pix", "pxb", "phb", "node", "sys", "pcie"})
+
+
+_OTHER_NAMES = ("rdma_device", "infiniband", "net")
+"""Keys in ``extra`` under which sources give further names of a NIC."""
+
+_NUMBERED_NIC = re.compile(r"NIC\d+")
 
 
 class NothingToMerge(PlaitError):
@@ -97,6 +104,7 @@ def _marks(component: Component, address: str | None) -> list[tuple[str, ...]]:
     if component.kind in _ACCELERATORS and component.index is not None and component.parent is None:
         marks.append(("index", component.kind, str(component.vendor), str(component.index)))
     marks.append(("name", component.kind, component.name))
+    marks += [("name", component.kind, component.extra[key]) for key in _OTHER_NAMES if key in component.extra]
     marks.append(("key", component.kind, component.key))
     return marks
 
@@ -163,8 +171,9 @@ def _one_component(
         fields[field] = _value(f"{field} of {subject}", getattr(a, field), getattr(b, field), conflicts)
     fields["pci"] = _record(a.pci, b.pci, pick, PciPort)
     fields["locality"] = _record(a.locality, b.locality, pick, Locality)
-    # A bare address is a poorer name than the one that people know the thing by.
-    name = b.name if a.name in {a.pci_address, a.key} and b.name not in {b.pci_address, b.key} else a.name
+    # A bare address, or the number of a column, is a poorer name than the one that people know the thing by.
+    is_poor = a.name == a.pci_address or _NUMBERED_NIC.fullmatch(a.name) is not None
+    name = b.name if is_poor and b.name != b.pci_address else a.name
     kind = a.kind if a.kind != "other" else b.kind
     return dataclasses.replace(a, name=name, kind=kind, extra={**b.extra, **a.extra}, **fields)
 

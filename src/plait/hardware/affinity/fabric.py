@@ -1,11 +1,12 @@
 """What connects nodes: their NICs' lines, by RDMA where both ends have it, by TCP otherwise."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from plait.hardware.cost_model import Estimate, estimate_line
 from plait.hardware.topology import Component, Fragment
+from plait.hardware.values import Value
 
 Fabric = Literal["infiniband", "roce", "tcp"]
 
@@ -20,13 +21,28 @@ class NodeLink:
 
 
 def nics_of(fragment: Fragment) -> tuple[Component, ...]:
-    """Returns the NICs of a node in the order of their source."""
-    return tuple(c for c in fragment.components if c.kind == "nic")
+    """Returns the NICs of a node in the order of their source; several ports count as one NIC with their rates added."""
+    found = [c for c in fragment.components if c.kind == "nic"]
+    keys = {nic.key for nic in found}
+    ports: dict[str, list[Component]] = {}
+    for nic in found:
+        if nic.parent in keys and nic.parent is not None:
+            ports.setdefault(nic.parent, []).append(nic)
+    return tuple(_with_ports(nic, ports.get(nic.key, ())) for nic in found if nic.parent not in keys)
+
+
+def _with_ports(nic: Component, ports: Sequence[Component]) -> Component:
+    rates = [rate for port in ports if is_up(port) and (rate := port.rate_bytes_per_s.value) is not None]
+    if nic.rate_bytes_per_s.value is not None or not ports:
+        return nic
+    extra = {**ports[0].extra, **nic.extra}
+    total = Value(sum(rates) if rates else None, ports[0].rate_bytes_per_s.source, f"{len(rates)} ports that are up")
+    return replace(nic, rate_bytes_per_s=total, extra=extra)
 
 
 def fabric_of(nic: Component) -> Fabric:
     """Returns how a NIC moves data, by its link layer; TCP where nothing says RDMA."""
-    extra = {key.casefold(): value.casefold() for key, value in nic.extra.items()}
+    extra = {key.rpartition(".")[2].casefold(): value.casefold() for key, value in nic.extra.items()}
     layer = extra.get("link_layer", extra.get("layer", ""))
     if "infiniband" in layer:
         return "infiniband"

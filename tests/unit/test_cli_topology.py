@@ -1,0 +1,170 @@
+"""``plait topology`` as a user types it, on files written here; the live host only where nothing else will do."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from plait.cli.main import execute
+from plait.hardware.topology import Fragment
+
+TOPO = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV12\tSYS\tSYS\tPIX\t0-15\t0
+GPU1\tNV12\t X \tSYS\tSYS\tPIX\t0-15\t0
+GPU2\tSYS\tSYS\t X \tNV12\tSYS\t16-31\t1
+GPU3\tSYS\tSYS\tNV12\t X \tSYS\t16-31\t1
+NIC0\tPIX\tPIX\tSYS\tSYS\t X \t\t
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+
+IBSTAT = """\
+CA 'mlx5_0'
+\tCA type: MT4123
+\tNumber of ports: 1
+\tPort 1:
+\t\tState: Active
+\t\tPhysical state: LinkUp
+\t\tRate: 200
+\t\tLink layer: InfiniBand
+"""
+
+
+@pytest.fixture
+def topo(tmp_path: Path) -> Path:
+    path = tmp_path / "topo.txt"
+    path.write_text(TOPO, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def ibstat(tmp_path: Path) -> Path:
+    path = tmp_path / "ibstat.txt"
+    path.write_text(IBSTAT, encoding="utf-8")
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert execute(["topology", *words]) == 0
+    return capsys.readouterr().out
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    return dict(json.loads(said(capsys, *words, "--json")))
+
+
+def test_a_bare_matrix_shows_kinds_and_question_marks(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, str(topo))
+    assert "?" in text
+    assert "nvlink" in text
+    assert "264" not in text
+
+
+def test_a_model_turns_links_into_figures(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, str(topo), "--model", "A100-SXM4-40GB", "--cpu", "AMD EPYC 7742")
+    assert "264~" in text
+    assert "16~" in text
+    assert "all 12 pairs at once" in text
+
+
+def test_several_files_of_one_node_are_one_node(topo: Path, ibstat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, str(topo), str(ibstat), "--model", "A100-SXM4-40GB")
+    assert found["axes"]["node"] == ["node"]
+    (nic,) = found["nics"]
+    assert (nic["name"], nic["rate_bytes_per_s"], nic["fabric"]) == ("mlx5_0", 25e9, "infiniband")
+    rates = found["arrays"]["nic_bytes_per_s"]
+    assert rates["axes"] == ["device", "nic"]
+    assert rates["values"][0] == [pytest.approx(23e9)]
+    assert rates["values"][2] == [pytest.approx(11.5e9)]
+
+
+def test_the_document_holds_axes_units_sources_and_null_for_unknown(
+    topo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = document(capsys, str(topo))
+    values = found["arrays"]["bytes_per_s"]["values"]
+    assert found["arrays"]["bytes_per_s"]["axes"] == ["device", "device"]
+    assert values[0][1] is None
+    assert found["arrays"]["low_bytes_per_s"]["values"][0][1] == pytest.approx(12 * 14.0625e9 * 0.88)
+    assert found["arrays"]["source"]["values"][0][1] == "default"
+    assert found["arrays"]["known"]["values"][0][1] is False
+    assert found["all_pairs_bytes_per_s"] is None
+    assert any(entry["to"] == "node/GPU1" for entry in found["details"])
+
+
+def test_nodes_are_told_apart(topo: Path, ibstat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, f"a={topo}", f"a={ibstat}", f"b={topo}", f"b={ibstat}", "--model", "A100-SXM4-40GB")
+    assert found["axes"]["node"] == ["a", "b"]
+    assert found["arrays"]["fabrics"]["values"][0][1] == "infiniband"
+    assert found["arrays"]["node_bytes_per_s"]["values"][0][1] == pytest.approx(23e9)
+
+
+def test_pictures_and_nccl_files_are_written(topo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    svg, nccl = tmp_path / "out.svg", tmp_path / "out.xml"
+    said(capsys, str(topo), "--svg", str(svg), "--nccl", str(nccl))
+    assert ET.parse(svg).getroot().tag.endswith("svg")
+    assert ET.parse(nccl).getroot().tag == "system"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["no-such-file"], "no-such-file: no such file or directory"),
+        (["{garbage}"], "garbage.txt: not a dump that can be read"),
+        (["{topo}", "--measure"], "takes no files"),
+        (["{topo}", "--from", "x"], "not both"),
+        (["--from", "{garbage}"], "garbage.txt is neither a directory nor an archive"),
+        (["--answer", "here"], "'here' is not [HOST:]PORT"),
+        (["a={topo}", "b={topo}", "--nccl", "x.xml"], "one node's file"),
+    ],
+)
+def test_complaints_are_one_sentence_that_names_the_file(
+    words: list[str], complaint: str, topo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    garbage = tmp_path / "garbage.txt"
+    garbage.write_text("nothing of the kind\n", encoding="utf-8")
+    filled = [word.format(topo=topo, garbage=garbage) for word in words]
+    assert execute(["topology", *filled]) != 0
+    text = capsys.readouterr().err
+    assert complaint in text
+    assert text.count("\n") == 1
+
+
+def test_a_captured_directory_is_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = tmp_path / "box" / "sys" / "devices" / "system" / "node"
+    for number, distance in ((0, "10 21"), (1, "21 10")):
+        directory = node / f"node{number}"
+        directory.mkdir(parents=True)
+        (directory / "cpulist").write_text(f"{number}\n", encoding="ascii")
+        (directory / "distance").write_text(f"{distance}\n", encoding="ascii")
+    for words in (["--from", str(tmp_path / "box")], [str(tmp_path / "box")]):
+        found = document(capsys, *words)
+        assert len(found["axes"]["numa"]) == 2
+    assert "NUMA distance" in said(capsys, "--from", str(tmp_path / "box"))
+
+
+def test_this_host_has_at_least_its_processor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = document(capsys)
+    assert found["devices"]
+    assert any("--measure" in note for note in found["notes"])
+
+
+def test_warnings_alike_are_told_once(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from plait.cli.topology_view import show
+    from plait.hardware.affinity import build
+
+    fragment = Fragment(origin="t", format="t")
+    lines = [f"0000:0{i}:00.0 is idle" for i in range(8)] + ["something else"]
+    show({"n": fragment}, build({"n": fragment}), lines, [])
+    text = capsys.readouterr().out
+    assert text.count("is idle") == 3
+    assert "and 5 more like this" in text
+    assert "something else" in text
