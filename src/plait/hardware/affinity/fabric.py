@@ -21,7 +21,7 @@ class NodeLink:
 
 
 def nics_of(fragment: Fragment) -> tuple[Component, ...]:
-    """Returns the NICs of a node in the order of their source; several ports count as one NIC with their rates added."""
+    """Returns the NICs of a node in the order of their source; ports of one NIC count together, their rates added."""
     found = [c for c in fragment.components if c.kind == "nic"]
     keys = {nic.key for nic in found}
     ports: dict[str, list[Component]] = {}
