@@ -118,7 +118,7 @@ def test_pictures_and_nccl_files_are_written(topo: Path, tmp_path: Path, capsys:
         (["{garbage}"], "garbage.txt: not a dump that can be read"),
         (["{topo}", "--measure"], "takes no files"),
         (["{topo}", "--from", "x"], "not both"),
-        (["--from", "{garbage}"], "garbage.txt is neither a directory nor an archive"),
+        (["--from", "{garbage}"], "garbage.txt: not a dump that can be read"),
         (["--answer", "here"], "'here' is not [HOST:]PORT"),
         (["a={topo}", "b={topo}", "--nccl", "x.xml"], "one node's file"),
     ],

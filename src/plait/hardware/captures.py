@@ -21,6 +21,7 @@ from plait.hardware.discovery import discover, identify
 from plait.hardware.importers import read_dump
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.merge import merge
+from plait.hardware.sysfs import probe_sysfs
 from plait.hardware.topology import Fragment
 from plait.hardware.vendors import VENDORS
 from plait.hardware.vendors.vendor import has_command
@@ -101,6 +102,7 @@ def write_capture(ctx: Context, path: Path) -> dict[str, int]:
     for vendor in VENDORS:
         if vendor.trace(recorder) is not None:
             vendor.probe(recorder, use_library=False)
+    probe_sysfs(recorder)
     for argv in _MORE_COMMANDS:
         if has_command(ctx, argv[0]) is not None:
             recorder.run(argv)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from plait.errors import PlaitError
+from plait.hardware.captures import read_machine
 from plait.hardware.context import Context
 from plait.hardware.contexts import CapturedContext, DirectoryTree, LiveContext, archive_tree, looks_like_archive
 from plait.hardware.discovery import discover, identify
 from plait.hardware.importers import read_dump
-from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.merge import merge
 from plait.hardware.probes.path_checks import path_warnings
 from plait.hardware.sysfs import probe_sysfs
@@ -41,18 +41,9 @@ def from_capture(path: Path) -> dict[str, Fragment]:
     """Returns what a captured machine is: a directory or an archive with its ``/sys`` and recorded commands.
 
     Raises:
-        UnreadableFile: there is no such capture, or it is damaged.
+        UnreadableFile: there is no such capture, or it is damaged; the message names it.
     """
-    if path.is_dir():
-        return {path.name or ONLY_NODE: from_context(CapturedContext(DirectoryTree(path)))}
-    data = _bytes_of(path)
-    if not looks_like_archive(data):
-        raise UnreadableFile(f"{path} is neither a directory nor an archive of a captured machine")
-    try:
-        tree, _ = archive_tree(data, str(path))
-    except PlaitError as error:
-        raise UnreadableFile(str(error)) from None
-    return {path.name.split(".", 1)[0] or ONLY_NODE: from_context(CapturedContext(tree))}
+    return {path.name.split(".", 1)[0] or ONLY_NODE: _of_path(path)}
 
 
 def from_files(words: Iterable[str]) -> dict[str, Fragment]:
@@ -64,16 +55,27 @@ def from_files(words: Iterable[str]) -> dict[str, Fragment]:
     found: dict[str, list[Fragment]] = {}
     for word in words:
         node, path = _split(word)
-        if path.is_dir():
-            found.setdefault(node, []).append(from_context(CapturedContext(DirectoryTree(path))))
-            continue
-        try:
-            fragment = read_dump(_bytes_of(path), str(path))
-        except UnreadableDump as error:
-            told = str(error)
-            raise UnreadableFile(told if str(path) in told else f"{path}: {told}") from None
-        found.setdefault(node, []).append(fragment)
+        found.setdefault(node, []).append(_of_path(path))
     return {node: identify(merge(fragments)) for node, fragments in found.items()}
+
+
+def _of_path(path: Path) -> Fragment:
+    try:
+        if path.is_dir():
+            is_tree = (path / "sys").is_dir()
+            return from_context(CapturedContext(DirectoryTree(path))) if is_tree else read_machine(path)
+        data = path.read_bytes()
+        if looks_like_archive(data):
+            tree, is_whole = archive_tree(data, str(path))
+            cut = () if is_whole else (f"{path} is cut off: what it held is read",)
+            found = from_context(CapturedContext(tree))
+            return dataclasses.replace(found, warnings=(*found.warnings, *cut))
+        return read_dump(data, str(path))
+    except OSError as error:
+        raise UnreadableFile(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except PlaitError as error:
+        told = str(error)
+        raise UnreadableFile(told if str(path) in told else f"{path}: {told}") from None
 
 
 def with_hints(nodes: Mapping[str, Fragment], model: str | None, cpu: str | None) -> dict[str, Fragment]:
@@ -107,10 +109,3 @@ def _split(word: str) -> tuple[str, Path]:
     if mark and node and path and not Path(word).exists():
         return node, Path(path)
     return ONLY_NODE, Path(word)
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UnreadableFile(f"{path}: {(error.strerror or str(error)).lower()}") from None

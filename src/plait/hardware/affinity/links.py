@@ -21,7 +21,10 @@ def devices_of(fragment: Fragment) -> tuple[Component, ...]:
     Of a package and its parts (GCDs, dies) the parts count where links name them, else the package; slices without
     links of their own (MIG) do not count.
     """
-    found = [c for c in fragment.components if c.kind in ACCELERATORS]
+    present = {c.key for c in fragment.components}
+    found = [
+        c for c in fragment.components if c.kind in ACCELERATORS and c.extra.get("virtual_function_of") not in present
+    ]
     linked = {key for link in fragment.links for key in (link.a, link.b) if link.a != link.b}
     keys = {c.key for c in found}
     whole = [c for c in found if c.parent not in keys]
