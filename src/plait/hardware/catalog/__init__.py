@@ -1,10 +1,14 @@
 """Published figures of well-known accelerator types, each with its source; read from ``accelerators.toml``."""
 
+from typing import TYPE_CHECKING, Any
+
 from plait.errors import PlaitError
-from plait.hardware.catalog.matching import ModelMatch, match_model
 from plait.hardware.catalog.rows import types, variants
 from plait.hardware.device import DeviceCapability
 from plait.words import did_you_mean
+
+if TYPE_CHECKING:
+    from plait.hardware.catalog.matching import ModelMatch, match_model
 
 __all__ = [
     "ASSUMED_SUSTAINED_RATIO",
@@ -31,6 +35,15 @@ _STAND_INS = {"bf16": ("fp16",), "fp16": ("bf16",), "fp8": ("fp16", "bf16"), "in
 
 class UnknownAccelerator(PlaitError):
     """The catalogue does not hold this accelerator type."""
+
+
+def __getattr__(name: str) -> Any:
+    # Every verb that reads a job file loads the catalogue; few match names.
+    if name in {"ModelMatch", "match_model"}:
+        from plait.hardware.catalog import matching
+
+        return getattr(matching, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def known_types() -> tuple[str, ...]:
