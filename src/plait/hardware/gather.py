@@ -13,9 +13,7 @@ from plait.hardware.discovery import discover, identify
 from plait.hardware.importers import read_dump
 from plait.hardware.merge import merge
 from plait.hardware.probes.path_checks import path_warnings
-from plait.hardware.sysfs import probe_sysfs
 from plait.hardware.topology import Component, Fragment
-from plait.hardware.values import Source
 
 ONLY_NODE = "node"
 """What a node is called whose name no file tells."""
@@ -32,8 +30,7 @@ def this_host() -> dict[str, Fragment]:
 
 def from_context(context: Context) -> Fragment:
     """Returns what a machine is: its kernel's view, and what each vendor's tools say of their devices."""
-    wiring = probe_sysfs(context)
-    whole = identify(merge([dataclasses.replace(wiring, source=Source.SYSFS), discover(context)]))
+    whole = discover(context)
     return dataclasses.replace(whole, warnings=(*whole.warnings, *path_warnings(context, whole)))
 
 
