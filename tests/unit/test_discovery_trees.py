@@ -15,6 +15,7 @@ from plait.hardware.topology import Component, Fragment
 from plait.hardware.values import Source
 from plait.hardware.vendors.amd import Amd
 from plait.hardware.vendors.isolation import probe_apart
+from plait.hardware.visible import visible_nvidia
 
 GIB = 2**30
 KFD = "sys/class/kfd/kfd/topology/nodes"
@@ -104,6 +105,7 @@ def test_amd_without_any_library(tmp_path: Path) -> None:
     assert (first.extra["power_w"], first.extra["power_limit_w"]) == ("89", "500")
     xgmi = [link for link in found.links if link.kind == "xgmi"]
     assert [(link.count, link.bytes_per_s.value) for link in xgmi] == [(4, 200e9)]
+    assert first.extra["package"] == second.extra["package"] == "package of 0000:10:00.0"
 
 
 def test_amdsmi_is_asked_in_a_child_where_it_works(tmp_path: Path) -> None:
@@ -206,6 +208,36 @@ def test_nvidia_by_recorded_outputs_and_the_files_of_its_driver(tmp_path: Path) 
     assert gpu.locality.cpus == frozenset(range(16, 32))
     assert "24576 MiB fit 24 GiB" in gpu.extra[MATCH]
     assert any("nvidia-smi topo -m" in warning for warning in found.warnings), "what was not recorded is told"
+
+
+def test_gpus_hang_under_bridges_and_are_whole_all_the_same(tmp_path: Path) -> None:
+    """On a real host the parent of a GPU is a bridge: only slices are parts."""
+    tree = tmp_path / "sys/devices/pci0000:3a"
+    for number, bus in enumerate(("3b", "3c")):
+        bridge = tree / f"0000:3a:0{number}.0"
+        gpu = bridge / f"0000:{bus}:00.0"
+        gpu.mkdir(parents=True)
+        for place, device, class_ in ((bridge, "0x2030", "0x060400"), (gpu, "0x20b7", "0x030200")):
+            vendor = "0x10de" if place is gpu else "0x8086"
+            for name, text in (("vendor", vendor), ("device", device), ("class", class_), ("numa_node", "0")):
+                (place / name).write_text(text)
+            bus_entry = tmp_path / PCI / place.name
+            bus_entry.parent.mkdir(parents=True, exist_ok=True)
+            bus_entry.symlink_to("/" + str(place.relative_to(tmp_path)))
+    gpus = "".join(
+        f'<gpu id="00000000:{bus}:00.0"><product_name>NVIDIA A30</product_name>'
+        "<fb_memory_usage><total>24576 MiB</total></fb_memory_usage></gpu>"
+        for bus in ("3B", "3C")
+    )
+    log = f"<nvidia_smi_log><attached_gpus>2</attached_gpus>{gpus}</nvidia_smi_log>"
+    found = discover(machine(tmp_path, {"commands/nvidia-smi -q -x.txt": log}))
+    assert [gpu.parent for gpu in accelerators(found)] == ["0000:3a:00.0", "0000:3a:01.0"]
+    assert [leaf.key for leaf in leaves_of(found)] == ["0000:3b:00.0", "0000:3c:00.0"]
+    assert visible_nvidia(accelerators(found), {"CUDA_VISIBLE_DEVICES": "1"}).keys == ("0000:3c:00.0",)
+    own = own_devices("box", found, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert [(device.index, device.accelerator_type) for device in own.devices] == [(0, "A30")]
+    assert own.ids == ("1",)
+    assert found.conflicts == ()
 
 
 def test_a_gpu_without_a_driver_is_seen_and_not_offered(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from plait.cli.output import human_bytes, print_reasons, print_table, say
 from plait.hardware.catalog import UnknownAccelerator, capability, predicted_speed
 from plait.hardware.device import DeviceCapability
-from plait.hardware.discovery import MATCH, SHARE, SLICE_OF, devices_of
+from plait.hardware.discovery import MATCH, PACKAGE, SHARE, SLICE_OF, devices_of
 from plait.hardware.topology import Component, Fragment, PciPort
 from plait.hardware.visible import visible
 
@@ -13,6 +13,7 @@ _PREFERRED = ("bf16", "fp16", "fp32")
 _MOST_WARNINGS = 12
 _COLUMNS = (
     "DEVICE", "TYPE", ">MEMORY", ">NUMA", "PCI", "PCIE", "HEALTH", ">POWER", "PRECISIONS", ">MEMORY GB/S", ">SPEED",
+    "PACKAGE",
 )  # fmt: skip
 
 
@@ -85,6 +86,7 @@ def _row(device: Component, *, is_part: bool) -> tuple[object, ...]:
         or None,
         _giga(rate),
         None if speed is None else f"{speed[1]:.3g} TFLOPS {speed[0]}",
+        device.extra.get(PACKAGE),
     )
 
 
@@ -125,6 +127,7 @@ def _device(device: Component) -> dict[str, object]:
         "power_w": figure("power_w"),
         "power_limit_w": figure("power_limit_w"),
         "precisions": sorted(figures.precisions) if figures is not None else None,
+        "package": device.extra.get(PACKAGE),
         "share": figure(SHARE),
         "speed": None if speed is None else {"precision": speed[0], "tflops": speed[1], "reason": speed[2]},
         "needs": [need.kind for need in figures.needs] if figures is not None else None,
@@ -219,7 +222,9 @@ def _notes(found: Fragment, shown: Iterable[Component], env: Mapping[str, str]) 
     if not accelerators:
         yield "no accelerator: no PCI function, driver, library or tool of any known vendor shows one"
     for vendor, seen in visible(accelerators, env).items():
-        if seen.keys is None or len(seen.keys) < len([d for d in accelerators if d.vendor == vendor and not d.parent]):
+        if seen.keys is None or len(seen.keys) < sum(
+            d.vendor == vendor and SLICE_OF not in d.extra for d in accelerators
+        ):
             listed = "unknown" if seen.keys is None else ", ".join(seen.keys) or "none"
             yield f"programs see of {vendor}: {listed} ({seen.reason})"
     yield from found.warnings[:_MOST_WARNINGS]

@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from plait.hardware.catalog import match_model
+from plait.hardware.catalog import capability, match_model
 from plait.hardware.context import Context
 from plait.hardware.contexts import LiveContext
 from plait.hardware.merge import merge
 from plait.hardware.pci import hexadecimal
-from plait.hardware.topology import Component, Fragment
+from plait.hardware.topology import Component, Fragment, Link
 from plait.hardware.values import Source
 from plait.hardware.vendors import VENDORS, Vendor
 from plait.hardware.vendors.cpu import processors
@@ -29,7 +29,11 @@ SLICE_OF = "slice_of"
 SHARE = "share"
 """Key in a component's ``extra``: the part of a device's arithmetic that a slice of it has, from 0 to 1."""
 
+PACKAGE = "package"
+"""Key in a component's ``extra``: the same for dies of one package, each of which is a device."""
+
 _ACCELERATORS = frozenset({"gpu", "npu"})
+_LINKS_IN_PACKAGE = 4
 _SLICE = re.compile(r"\bMIG\s+(?:(\d+)c\.)?(\d+)g\.", re.IGNORECASE)
 
 
@@ -57,7 +61,8 @@ def identify(fragment: Fragment) -> Fragment:
     """Returns the fragment with each accelerator's type by name, memory and PCI id, and the reason in ``extra``."""
     components = [_identified(component) for component in fragment.components]
     known = {component.key: component for component in components}
-    return dataclasses.replace(fragment, components=tuple(_of_its_device(component, known) for component in components))
+    components = [_of_its_device(component, known) for component in components]
+    return dataclasses.replace(fragment, components=_in_packages(components, fragment.links))
 
 
 def devices_of(fragment: Fragment) -> tuple[Component, ...]:
@@ -100,7 +105,7 @@ def _told(vendor: Vendor, fragment: Fragment) -> Fragment:
 
 def _identified(component: Component) -> Component:
     if component.kind not in _ACCELERATORS or component.accelerator_type is not None:
-        return component
+        return component  # whoever set the type knew it
     memory = component.memory_bytes.value
     units = component.extra.get("compute_units", "")
     match = match_model(
@@ -130,6 +135,35 @@ def _of_its_device(component: Component, known: dict[str, Component]) -> Compone
     if share is not None:
         extra[SHARE] = f"{share:.4g}"
     return dataclasses.replace(component, accelerator_type=whole.accelerator_type, extra=extra)
+
+
+def _in_packages(components: Sequence[Component], links: Sequence[Link]) -> tuple[Component, ...]:
+    """Marks two dies of one package: of a type sold in pairs, joined by the link that joins dies and nothing else.
+
+    On an MI250 four xGMI links join the dies of a package and fewer join packages; Ascend's dies meet over SIO.
+    """
+    pairs = {component.key for component in components if _is_of_pair(component)}
+    mates: dict[str, set[str]] = {}
+    for link in links:
+        joins_dies = link.kind == "sio" or (link.kind == "xgmi" and link.count == _LINKS_IN_PACKAGE)
+        if joins_dies and {link.a, link.b} <= pairs:
+            mates.setdefault(link.a, set()).add(link.b)
+            mates.setdefault(link.b, set()).add(link.a)
+    marked = []
+    for component in components:
+        own = mates.get(component.key, set())
+        mate = next(iter(own)) if len(own) == 1 else None
+        if mate is None or mates[mate] != {component.key}:
+            marked.append(component)
+        else:
+            extra = {PACKAGE: f"package of {min(component.key, mate)}", **component.extra}
+            marked.append(dataclasses.replace(component, extra=extra))
+    return tuple(marked)
+
+
+def _is_of_pair(component: Component) -> bool:
+    kind = component.accelerator_type
+    return kind is not None and component.kind in _ACCELERATORS and capability(kind).devices_per_package == 2
 
 
 def _share(part: Component, whole: Component) -> float | None:

@@ -83,7 +83,7 @@ def _one_vendor(
     vendor = max(counts, key=lambda name: (counts[name], name in _VARIABLES))
     others = [f"{counts[name]} of {name}" for name in counts if name != vendor]
     notes = [f"a node offers one vendor's devices, {vendor}'s here; left out are {', '.join(others)}"] if others else []
-    hidden = [d for d in accelerators if d.vendor == vendor and d.parent is None and d not in views[vendor]]
+    hidden = [d for d in accelerators if d.vendor == vendor and SLICE_OF not in d.extra and d not in views[vendor]]
     parents = {device.parent for device in views[vendor]}
     notes += [f"{d.name} is left out: the environment hides it" for d in hidden if d.key not in parents]
     return vendor, views[vendor], notes

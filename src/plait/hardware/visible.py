@@ -35,7 +35,7 @@ def visible_nvidia(devices: Sequence[Component], env: Mapping[str, str]) -> Visi
     default ``FASTEST_FIRST``, which is that of PCI only where all devices are of one type. A device in MIG mode shows
     its first instance alone unless an instance is named.
     """
-    whole = [device for device in devices if device.parent is None]
+    whole = _whole(devices)
     order = env.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST").upper()
     kinds = {device.accelerator_type or device.model for device in whole} - {None}  # a lost device has neither
     is_known = order == "PCI_BUS_ID" or len(kinds) <= 1
@@ -96,7 +96,7 @@ def visible_intel(devices: Sequence[Component], env: Mapping[str, str]) -> Visib
     Under ``ZE_FLAT_DEVICE_HIERARCHY=FLAT``, the default, numbers are those of tiles.
     """
     text = env.get("ZE_AFFINITY_MASK")
-    whole = [device for device in devices if device.parent is None]
+    whole = _whole(devices)
     tiles = [tile for device in whole for tile in (_parts(device, devices) or [device])]
     is_flat = env.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() == "FLAT"
     if text is None:
@@ -184,6 +184,12 @@ def _numbered_or_uuid(word: str, space: Sequence[Component]) -> Component | None
     if word.isdigit():
         return space[int(word)] if int(word) < len(space) else None
     return next((device for device in space if device.uuid and device.uuid.casefold() == word.casefold()), None)
+
+
+def _whole(devices: Sequence[Component]) -> list[Component]:
+    """Returns the devices that are no part of another one; their parents are PCI bridges, or unknown."""
+    keys = {device.key for device in devices}
+    return [device for device in devices if device.parent not in keys]
 
 
 def _parts(device: Component, devices: Sequence[Component]) -> list[Component]:

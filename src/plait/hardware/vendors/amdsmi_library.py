@@ -130,6 +130,8 @@ def _links(module: Any, handles: Sequence[Any], components: Sequence[Component])
                 continue
             band = _table(module, "amdsmi_get_minmax_bandwidth_between_processors", a, b)
             most: Any = band.get("max_bandwidth")
+            least: Any = band.get("min_bandwidth")
+            is_even = _is_figure(most) and _is_figure(least) and most % least == 0
             rate = Value(float(most) * _MB_PER_S if _is_figure(most) else None, Source.LIBRARY, "amdsmi")
             can = _ask(module, "amdsmi_is_P2P_accessible", a, b)
             p2p: P2P = "unknown" if can is None else "ok" if can else "refused"
@@ -139,6 +141,7 @@ def _links(module: Any, handles: Sequence[Any], components: Sequence[Component])
                 a=components[first].key,
                 b=components[second].key,
                 kind=kind,
+                count=int(most // least) if is_even and kind == "xgmi" else 1,
                 bytes_per_s=rate,
                 reverse_bytes_per_s=rate,
                 p2p=p2p,

@@ -1,5 +1,6 @@
 """Huawei Ascend NPUs by ``npu-smi``: there is no public Python binding, and no torch is needed to find them."""
 
+import collections
 import dataclasses
 import re
 
@@ -33,7 +34,7 @@ class Ascend:
         return f"PCI function {functions[0]}" if functions else has_command(ctx, "npu-smi", _PLACES)
 
     def probe(self, ctx: Context, *, use_library: bool = True) -> Fragment:  # noqa: ARG002
-        """Returns NPUs; where a card holds two dies, each is an NPU with the card as its parent."""
+        """Returns NPUs; where a card holds two dies, each is an NPU of that ``package``."""
         tool = has_command(ctx, "npu-smi", _PLACES)
         if tool is None:
             return Fragment(origin="ascend probe", format=self.name, error="an NPU is there, but no npu-smi to ask")
@@ -68,21 +69,11 @@ def _completed(npu: Component, powers: dict[int, str], logical: dict[tuple[str, 
 
 
 def _with_cards(components: list[Component]) -> list[Component]:
-    """Puts dies under their card where a card has more than one."""
-    cards: dict[str, list[Component]] = {}
-    for npu in components:
-        if npu.kind == "npu" and "card" in npu.extra:
-            cards.setdefault(npu.extra["card"], []).append(npu)
-    found = []
-    for npu in components:
-        dies = cards.get(npu.extra.get("card", ""), [])
-        if len(dies) < 2:
-            found.append(npu)
-            continue
-        key = f"npu-card{npu.extra['card']}"
-        if npu is dies[0]:
-            found.append(
-                Component(key=key, name=f"card {npu.extra['card']}", kind="other", vendor="huawei", model=npu.model)
-            )
-        found.append(dataclasses.replace(npu, parent=key))
-    return found
+    """Marks the dies of a card that has more than one; each hangs under its own PCI port, so the card is no parent."""
+    counts = collections.Counter(npu.extra["card"] for npu in components if npu.kind == "npu" and "card" in npu.extra)
+    return [
+        dataclasses.replace(npu, extra={**npu.extra, "package": f"card {npu.extra['card']}"})
+        if counts[npu.extra.get("card", "")] > 1
+        else npu
+        for npu in components
+    ]
