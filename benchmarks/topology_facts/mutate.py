@@ -15,6 +15,8 @@ from plait.hardware.topology import Component, Fragment
 _JUNK = "\u00a7\u20ac\ufffd~\u00bf\u2588\u263a^"
 _WORDS = ("\u00a7\u00a7", "\u2588\u2588\u2588", "[...]", "\ufffd", "<snip>")
 
+_OF_A_TREE = re.compile(r"[+\\]-[0-9a-f]{2}\.[0-7]")
+
 Mutation = Callable[[str, random.Random], str]
 
 
@@ -98,6 +100,9 @@ def _wrapped(lines: list[str], rng: random.Random) -> Iterable[str]:
 
 
 def _shuffled(lines: list[str], rng: random.Random) -> Iterable[str]:
+    """Puts lines into another order; those of a drawn tree keep theirs, another order is another tree."""
+    if any(_OF_A_TREE.search(line) for line in lines):
+        return lines
     start = rng.randrange(len(lines))
     piece = lines[start : start + rng.randrange(2, 8)]
     rng.shuffle(piece)

@@ -29,6 +29,7 @@ _FIXED: dict[str, LinkKind] = {
 _COUNTED: tuple[tuple[str, LinkKind], ...] = (("NV", "nvlink"), ("MX", "mx"), ("MT", "mtlink"), ("XL", "xelink"))
 _COUNT = re.compile(r"(NV|MX|MT|XL)([1-9][0-9]{0,2})", re.ASCII)
 _UNKNOWN = frozenset({"NA", "N/A", "XXXX", "-", "?", "UNKNOWN", "UNK"})
+_LONGEST_CELL = 8
 _SELF = frozenset({"X", "S", "SELF"})
 _P2P: dict[str, P2P] = {
     "OK": "ok",
@@ -80,6 +81,19 @@ def pieces_of(cell: str) -> list[str] | None:
     found = _PIECES.findall(word)
     is_run = len(found) > 1 and "".join(found) == word and found.count("X") < 2
     return list(found) if is_run else None
+
+
+def is_damaged_cell(word: str) -> bool:
+    """Returns whether a word may be a cell that lost or changed characters (``SY#``), and not a word put in between."""
+    left = re.sub(r"[^A-Z0-9]", "", word.upper())
+    return 0 < len(left) <= len(word) <= _LONGEST_CELL and any(
+        _is_part(left, cell) for cell in (*_FIXED, "NV12", "NV18")
+    )
+
+
+def _is_part(part: str, whole: str) -> bool:
+    rest = iter(whole)
+    return all(character in rest for character in part)
 
 
 def cpus_of_cell(cell: str) -> frozenset[int] | None:

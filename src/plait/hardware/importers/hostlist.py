@@ -26,6 +26,11 @@ def expand(text: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
+def is_name(text: str) -> bool:
+    """Returns whether this can be the name of a node, switch or block."""
+    return _NAME.fullmatch(text) is not None
+
+
 def compress(names: tuple[str, ...]) -> str:
     """Returns a list that stands for these names in this order, neighbours with consecutive numbers in brackets."""
     runs: list[tuple[str, list[str]]] = []

@@ -71,6 +71,7 @@ class _Reader:
     def __init__(self) -> None:
         self.tree = Tree()
         self._columns: dict[int, _Bus] = {}
+        self._last: dict[tuple[str | None, str | None], tuple[int, int]] = {}
         self._ranges: list[tuple[str | None, int, int, str | None]] = []
 
     def forget(self) -> None:
@@ -94,7 +95,7 @@ class _Reader:
                 self._branch(stem, bus)
             where = stem.end()
             root = _ROOT.match(line, where - 1) if bus.number is None else None
-            if root is not None:
+            if root is not None and (root[1] or root[2] == "00"):
                 bus, where = _root_bus(root), root.end()
                 continue
             step = self._function(line, where, number, bus, is_whole_line=is_whole_line)
@@ -145,6 +146,9 @@ class _Reader:
         if below is None and not is_whole_line:
             return None  # the text ends here: a bus below it, or a part of its name, may be cut off
         address = _address(bus, match)
+        if not self._ascends(bus, match):
+            self.tree.unread.append(number)
+            return None
         if below is not None and not self._nests(bus, below, address):
             self.tree.unread.append(number)
             return None
@@ -156,6 +160,15 @@ class _Reader:
         if below is None:
             return len(line), bus
         return below.end(), _Bus(bus.domain or below[1], below[2].lower(), address, bus.root)
+
+    def _ascends(self, bus: _Bus, match: re.Match[str]) -> bool:
+        """Whether a function comes after those of its bus that were drawn before it, as it must."""
+        place = (int(match[1], 16), int(match[2]))
+        bus_name = (bus.domain, bus.number)
+        if bus.number and self._last.get(bus_name, (-1, -1)) >= place:
+            return False
+        self._last[bus_name] = place
+        return True
 
     def _nests(self, bus: _Bus, below: re.Match[str], address: str | None) -> bool:
         """Whether the buses below a bridge lie in the range of the bridge above it, and in no other one's.
@@ -176,7 +189,8 @@ class _Reader:
         )
         if crossing or last < first or (innermost is not None and innermost[3] != bus.bridge):
             return False
-        if bus.bridge is not None and innermost is None:
+        hangs_below_another = bus.bridge is not None or (bool(bus.number) and not bus.root)
+        if hangs_below_another and innermost is None:
             return False
         self._ranges.append((domain, first, last, address))
         return True

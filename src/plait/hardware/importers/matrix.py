@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from plait.hardware.importers.cells import is_affinity, is_self, link_of, pieces_of
+from plait.hardware.importers.cells import is_affinity, is_damaged_cell, is_self, link_of, pieces_of
 from plait.hardware.importers.matrix_header import ACCELERATOR, QUOTES, header_of, is_cell, is_name, longer_header
 from plait.hardware.importers.matrix_repair import repaired
 from plait.hardware.importers.paste import Paste, words
@@ -34,6 +34,8 @@ class Row:
     tail: list[str]
     is_cut: bool = False
     last_is_cell: bool = False
+    is_sure: bool = True
+    """Whether all of its cells could be placed."""
 
 
 @dataclass(slots=True)
@@ -97,6 +99,7 @@ class _Finder:
             i = self._take(i)
         sure = [m for m in self._found if m.rows or not m.is_doubtful]
         for matrix in sure:
+            _drop_unconfirmed(matrix)
             _drop_pieces_of_names(matrix)
             _restore(matrix)
         return sure
@@ -185,7 +188,15 @@ class _Finder:
         ]
         cells = {column: cell for column, cell in placed if column is not None and cell}
         is_cut = self._is_cut(last)
-        row = Row(name, first + 1, cells, split.tail, is_cut=is_cut, last_is_cell=is_cut and not split.tail)
+        row = Row(
+            name,
+            first + 1,
+            cells,
+            split.tail,
+            is_cut=is_cut,
+            last_is_cell=is_cut and not split.tail,
+            is_sure=split.left is not None and split.right is not None and split.is_complete,
+        )
         known = matrix.rows.get(name)
         if known is None:
             matrix.rows[name] = row
@@ -195,6 +206,15 @@ class _Finder:
 
     def _is_cut(self, i: int) -> bool:
         return i == self._last and i == len(self._lines) - 1 and not self._is_whole
+
+
+def _drop_unconfirmed(matrix: Matrix) -> None:
+    """Where a word of the header is unreadable or a row contradicts it, only columns with a whole row of their own count."""
+    if None not in matrix.columns and not any(label in matrix.columns for label in matrix.strangers):
+        return
+    for index, name in enumerate(matrix.columns):
+        if name is not None and not (name in matrix.rows and matrix.rows[name].is_sure):
+            _rename(matrix, index, name, None)
 
 
 def _drop_pieces_of_names(matrix: Matrix) -> None:
@@ -309,7 +329,13 @@ def _by_words(rest: str, size: int, index: int | None) -> _Split | None:
     right, tail, is_complete = _behind(tokens[at + 1 :], size - 1 - index)
     if at != index and not is_complete:
         return None  # the label contradicts the diagonal
-    return _Split(tokens[:at] if at == index else None, right, tail, is_complete)
+    left = tokens[:at] if at == index and _are_cells(tokens[:at]) else None
+    return _Split(left, right if _are_cells(right or ()) else None, tail, is_complete)
+
+
+def _are_cells(run: Sequence[str]) -> bool:
+    """Whether no word of a run can have been put in: beside a lost cell it would shift the ones between unseen."""
+    return all(is_cell(word) or is_damaged_cell(word) or word.isdigit() for word in run)
 
 
 def _whole_row(tokens: list[str], size: int, marks: list[int]) -> _Split | None:
@@ -379,6 +405,8 @@ def _continues(columns: Sequence[str | None], index: int, name: str) -> bool:
 
 def _rename(matrix: Matrix, index: int, old: str, new: str | None) -> None:
     matrix.columns[index] = new
+    if new is None:
+        matrix.rows.pop(old, None)
     for row in matrix.rows.values():
         cell = row.cells.pop(old, None)
         if cell is not None and new is not None:

@@ -15,10 +15,12 @@ ACCELERATOR = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _TITLE = re.compile(r"(CPU|NUMA|Node)\s*Affinity|(GPU)\s*NUMA\s*ID", re.IGNORECASE)
+_NUMBERED_NIC = re.compile(r"NIC[0-9]{1,3}", re.ASCII | re.IGNORECASE)
 _GLUED = re.compile(
     r"(?:GPU|NPU|NIC|MLU|DCU|HCU)[0-9]+|Phy-ID[0-9]+|mlx[0-9]+_(?:bond_)?[0-9]+|ib[0-9]+", re.ASCII | re.IGNORECASE
 )
 _OTHER_NAME = re.compile(r"[A-Za-z](?=[A-Za-z_.:-]*[0-9])[A-Za-z0-9_.:-]{0,30}[A-Za-z0-9]", re.ASCII)
+_PIECE_OF_STEM = re.compile(r"(?:G?P?U?|N?P?U?|N?I?C?)[0-9]+", re.ASCII)
 _LOST = "\ufffd"
 QUOTES = "`'\"*"
 """Marks that notes put around words of a table."""
@@ -93,8 +95,10 @@ def longer_header(text: str, more: str, header: Header, *, is_cut: bool) -> tupl
 
 def is_name(token: str) -> bool:
     """Returns whether a word can name a device: an accelerator, or any word with a digit that is no cell."""
-    if ACCELERATOR.fullmatch(token):
+    if ACCELERATOR.fullmatch(token) or _NUMBERED_NIC.fullmatch(token):
         return True
+    if _PIECE_OF_STEM.fullmatch(token):
+        return False
     return _OTHER_NAME.fullmatch(token) is not None and link_of(token) is None and not is_affinity(token)
 
 

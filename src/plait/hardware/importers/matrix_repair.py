@@ -63,7 +63,9 @@ def _agreeing(columns: Columns, rows: Sequence[tuple[str, list[str]]]) -> int:
         index = columns.index(label) if label in columns else None
         if index is None or len(cells) < len(columns) or not (is_self(cells[index]) or cells[index] == "0"):
             continue
-        tail = cells[len(columns) :]
+        body, tail = cells[: len(columns)], cells[len(columns) :]
+        if is_self(cells[index]) and any(is_affinity(cell) and not is_cell(cell) for cell in body):
+            continue
         count += not tail or link_of(tail[0]) is None
     return count
 

@@ -100,10 +100,7 @@ def _decoded(data: bytes) -> str:
     # PowerShell's ">" writes UTF-16; a mark lost on the way leaves every second byte zero.
     if len(data) > 8 and data[1:64:2].count(0) > len(data[1:64:2]) * 0.8:
         return data.decode("utf-16-le", "replace")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
+    return data.decode("utf-8", "replace")
 
 
 def _unescaped(text: str) -> str:

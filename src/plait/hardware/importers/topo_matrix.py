@@ -89,6 +89,8 @@ def matrix_reading(data: bytes) -> MatrixReading | None:
     links: list[Matrix] = []
     p2p: list[Matrix] = []
     for matrix in find_matrices(paste):
+        if not matrix.names:
+            continue
         kind = _content(matrix)
         if kind == "p2p":
             p2p.append(matrix)
@@ -153,6 +155,7 @@ def _cells(matrix: Matrix) -> tuple[dict[tuple[str, str], str], list[Conflict]]:
     conflicts += [
         Conflict(subject=f"row of {name}", said=(f"line {matrix.rows[name].line}", f"line {line}"))
         for name, line in matrix.disagreeing
+        if name in matrix.rows
     ]
     return cells, conflicts
 
