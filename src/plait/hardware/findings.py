@@ -134,7 +134,8 @@ def _shared_uplinks(fragment: Fragment, devices: tuple[Component, ...]) -> Itera
 
 def _nics(fragment: Fragment, devices: tuple[Component, ...]) -> Iterator[str]:
     nics = nics_of(fragment)
-    down = [nic.name for nic in nics if not is_up(nic)]
+    told = " ".join(fragment.warnings)
+    down = [nic.name for nic in nics if not is_up(nic) and nic.name not in told]
     if down:
         yield f"port down: {_named(down)}; a rate that is printed of it does not count"
     links = links_between(fragment, devices, nics)

@@ -115,7 +115,7 @@ def narrowed(estimate: Estimate, routes: Routes, pair: Pair) -> Estimate:
 def switch_sets(fragment: Fragment, devices: Sequence[Component], links: Mapping[Pair, Link]) -> tuple[_SwitchSet, ...]:
     """Returns the sets of devices behind shared uplinks, with what each uplink carries; sets may nest."""
     from_tree = _sets_of_tree(fragment, devices)
-    return from_tree or _sets_of_classes(devices, links)
+    return from_tree or _sets_of_classes(fragment, devices, links)
 
 
 def ancestors(fragment: Fragment, key: str) -> tuple[str, ...]:
@@ -177,12 +177,18 @@ def _bridge_rate(bridge: Component) -> float | None:
     )
 
 
-def _sets_of_classes(devices: Sequence[Component], links: Mapping[Pair, Link]) -> tuple[_SwitchSet, ...]:
+def _sets_of_classes(
+    fragment: Fragment, devices: Sequence[Component], links: Mapping[Pair, Link]
+) -> tuple[_SwitchSet, ...]:
     by_key = {device.key: device for device in devices}
+    nics = [component.key for component in fragment.components if component.kind == "nic"]
+    paths = [(*pair, link.kind) for pair, link in links.items() if pair[0] != pair[1]]
+    # Where NVLink stands in the cell of two devices, a NIC on the switch of both still tells that it is one switch.
+    paths += [(link.a, link.b, link.kind) for link in fragment.links if {link.a, link.b} & set(nics)]
     found: list[_SwitchSet] = []
     for kinds in ({"pix"}, {"pix", "pxb"}):
-        joined = _joined(by_key, [pair for pair, link in links.items() if link.kind in kinds and pair[0] != pair[1]])
-        for members in joined:
+        joined = _joined((*by_key, *nics), [(a, b) for a, b, kind in paths if kind in kinds])
+        for members in (frozenset(keys & by_key.keys()) for keys in joined):
             if len(members) < 2 or any(members == s.members for s in found):
                 continue
             rate, how = _like_its_devices([by_key[key] for key in members])
