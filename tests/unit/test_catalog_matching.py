@@ -86,7 +86,7 @@ def test_names_as_drivers_print_them(name: str, memory_mib: float | None, found:
         ("NVIDIA Orin NX Developer Kit", 15800, "not in the catalogue"),
         ("NVIDIA Graphics Device", None, "no type of the catalogue"),
         ("CPU", None, "no type of the catalogue"),
-        ("", None, "no name"),
+        ("", None, "neither a name nor a PCI id"),
     ],
 )
 def test_what_does_not_fit_together_is_no_type(name: str, memory_mib: float | None, words: str) -> None:

@@ -37,11 +37,11 @@ def document(found: Fragment, env: Mapping[str, str]) -> dict[str, object]:
 def show(found: Fragment, env: Mapping[str, str]) -> None:
     """Prints the machine as tables."""
     shown = devices_of(found)
-    rows = [_row(device, is_part=_is_part(device, shown)) for device in shown]
-    _print_known(_COLUMNS, rows)
-    say("")
-    say("types:")
-    print_reasons(_reasons(shown))
+    if shown:
+        _print_known(_COLUMNS, [_row(device, is_part=_is_part(device, shown)) for device in shown])
+        say("")
+        say("types:")
+        print_reasons(_reasons(shown))
     nics = list(_nics(found))
     if nics:
         say("")

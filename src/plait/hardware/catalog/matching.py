@@ -72,7 +72,12 @@ def match_model(
     by_id = _pci_rows().get((pci_id or "").lower().replace("0x", ""))
     text = " ".join((name or "").split())
     if not text:
-        nameless = ModelMatch(None, f"no name, and the PCI id {pci_id or '(none)'} is not in the catalogue")
+        lack = (
+            f"no name, and the PCI id {pci_id} is not in the catalogue"
+            if pci_id
+            else "neither a name nor a PCI id is told"
+        )
+        nameless = ModelMatch(None, lack)
         return nameless if by_id is None else _settle(by_id, f"PCI id {pci_id}", memory_mib)
     is_slice = _SLICE.search(text) is not None
     if _VIRTUAL.search(text) and not is_slice:
