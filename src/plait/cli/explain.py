@@ -1,20 +1,80 @@
-"""``plait explain``: every reason behind a job's state."""
+"""``plait explain``: every reason behind a job's state, or behind a choice of devices."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from plait.cli.failures import OK
-from plait.cli.options import JobArgument, JsonOption, StateOption
+from plait.cli.options import JsonOption, StateOption
 from plait.cli.output import print_json, print_reasons, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from plait.controller.answers import TaskExplanation
 
 
-def explain(job: JobArgument, state: StateOption = None, as_json: JsonOption = False) -> int:
-    """Tell why a job waits, runs where it does, or was retried.
+SubjectArgument = Annotated[
+    str, typer.Argument(metavar="JOB|placement", help="Id of a job, as `plait status` lists it; or the word placement.")
+]
+FilesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NODE=]FILE...",
+        help="With placement: what tools printed of the machines; this machine unless given.",
+        show_default=False,
+    ),
+]
+DevicesOption = Annotated[
+    int | None,
+    typer.Option("--devices", metavar="K", min=1, help="With placement: devices in the group.", show_default=False),
+]
+FreeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--free", metavar="0,3,5", help="With placement: devices that are free, by number or name.", show_default=False
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="With placement: model of accelerators that the files leave unnamed.", show_default=False
+    ),
+]
+CpuOption = Annotated[
+    str | None,
+    typer.Option("--cpu", metavar="NAME", help="With placement: processor where no file names it.", show_default=False),
+]
 
-    Also why each worker gets the share of a step that it gets.
+
+def explain(
+    subject: SubjectArgument,
+    files: FilesArgument = None,
+    *,
+    devices: DevicesOption = None,
+    free: FreeOption = None,
+    model: ModelOption = None,
+    cpu: CpuOption = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Tell why a job waits, runs where it does, or was retried; or which devices a group would be made of.
+
+    Of a running job also why each worker gets the share of a step that it gets. `plait explain placement FILE
+    --devices K` needs no controller: it says which K devices of a machine have the fastest ring, and why others lose.
     """
+    if subject == "placement":  # no job is called that: the ids of jobs end with a number
+        from plait.cli.explain_placement import explain_placement
+
+        if devices is None:
+            raise typer.BadParameter("`plait explain placement` needs --devices K, the size of the group")
+        return explain_placement(files or (), devices, free, model=model, cpu=cpu, as_json=as_json)
+    if files or devices is not None or free is not None or model is not None or cpu is not None:
+        raise typer.BadParameter("files, --devices, --free, --model and --cpu go with `plait explain placement`")
+    return _explain_job(subject, state, as_json)
+
+
+def _explain_job(job: str, state: "Path | None", as_json: bool) -> int:
     from plait.cli.connection import connect
 
     answer = connect(state).explain(job)
