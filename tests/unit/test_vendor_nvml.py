@@ -190,6 +190,27 @@ def test_the_command_line_tool_stands_in(libraries: dict[str, Path], tmp_path: P
     assert any("crashed" in warning for warning in found.warnings)
 
 
+def test_a_hanging_tool_costs_its_own_answer(libraries: dict[str, Path], tmp_path: Path) -> None:
+    """The log comes, the matrix never does: what came stands."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = topo ] && exec sleep 1000\n'
+        'printf "<nvidia_smi_log><attached_gpus>1</attached_gpus><gpu id=\\"00000000:01:00.0\\">"\n'
+        'printf "<product_name>NVIDIA A30</product_name></gpu></nvidia_smi_log>"\n'
+    )
+    tool.chmod(0o755)
+    own = {
+        "LD_LIBRARY_PATH": str(libraries["new"]),
+        "FAKE_NVML_FAULT": "no-driver",
+        "PATH": f"{tmp_path}:/bin:/usr/bin",
+    }
+    found = probe_apart(Nvidia(), LiveContext(env={**os.environ, **own}), 4.0)
+    assert found.error is None
+    assert [gpu.model for gpu in found.components] == ["NVIDIA A30"]
+    assert any("topo -m" in warning and "stopped" in warning for warning in found.warnings)
+
+
 def test_the_whole_machine(libraries: dict[str, Path]) -> None:
     env = {**os.environ, "LD_LIBRARY_PATH": str(libraries["new"])}
     found = discover(LiveContext(env=env), limit_s=60.0)
