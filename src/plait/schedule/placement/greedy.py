@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from plait.hardware.device import Device, Node
 from plait.schedule.domain import Allocation, Placement, WorkerPlacement
+from plait.schedule.placement.rooms import Rooms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,27 +88,19 @@ def _speed(nodes: Sequence[FreeNode], name: str) -> float:
 def _seat(
     benches: Sequence[_Bench], name: str, num_workers: int, count: int
 ) -> list[tuple[_Bench, tuple[Device, ...]]]:
-    """Takes the tightest node that holds all that is left, else the roomiest one, until all are seated."""
+    """Takes seats by the rule of ``rooms``; fewer than wanted where there is no room for all."""
+    by_node = {bench.free.node.id: bench for bench in benches}
+    rooms = Rooms({node: bench.room(name, count) for node, bench in by_node.items()})
+    used = [node for node, bench in by_node.items() if bench.num_taken > 0 or bench.free.local_ranks]
     taken: list[tuple[_Bench, tuple[Device, ...]]] = []
-    while len(taken) < num_workers:
-        left = num_workers - len(taken)
-        rooms = [(bench.room(name, count), bench) for bench in benches]
-        rooms = [(room, bench) for room, bench in rooms if room > 0]
-        if not rooms:
-            break
-        room, bench = min(rooms, key=lambda item: _preference(item[0], item[1], left))
-        for _ in range(min(room, left)):
+    for node, number in rooms.seat(num_workers, preferred=used):
+        bench = by_node[node]
+        for _ in range(number):
             devices = bench.devices[name]
             taken.append((bench, tuple(devices[:count])))
             del devices[:count]
             bench.num_taken += 1
     return taken
-
-
-def _preference(room: int, bench: _Bench, left: int) -> tuple[bool, int, bool, int, str]:
-    holds_all = room >= left
-    is_used = bench.num_taken > 0 or bool(bench.free.local_ranks)
-    return (not holds_all, 0 if holds_all else -room, not is_used, room, bench.free.node.id)
 
 
 def _number(seats: Sequence[tuple[_Bench, str, tuple[Device, ...]]], next_worker: int) -> tuple[WorkerPlacement, ...]:
