@@ -129,6 +129,7 @@ def test_nobody_there_is_said() -> None:
         measure_peer(host, port, seconds=0.1)
 
 
+@pytest.mark.slow
 def test_the_program_speaks_json_lines_alone() -> None:
     asked = json.dumps({"do": "memory", "devices": ["cpu"], "size_bytes": 4096, "repetitions": 1})
     words = [sys.executable, "-m", "plait.train.measure"]
