@@ -147,7 +147,7 @@ class NodePicture:
         a, b = pair
         start, end = sorted((self._middles[a], self._middles[b]))
         widest = max(self._middles.values()) - min(self._middles.values())
-        depth = 16 + 84 * (self._span(pair) / max(1.0, widest)) ** 0.8
+        depth = 16 + 84 * float((self._span(pair) / max(1.0, widest)) ** 0.8)
         cell = self._matrix.cell(f"{self._node}/{a}", f"{self._node}/{b}")
         tip = f"{a} to {b}: {rate_words(cell.value)} GB/s, {cell.detail}"
         low = y + depth * 4 / 3
