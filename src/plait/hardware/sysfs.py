@@ -99,36 +99,52 @@ def _cpus(context: Context, list_path: str, mask_path: str) -> frozenset[int] | 
 
 def _packages(context: Context) -> list[Component]:
     """Returns the machine with its totals, and its CPU packages; CPUs without a topology (offline) are left out."""
-    by_package: dict[frozenset[int] | int, set[int]] = {}
+    ids: dict[int, int] = {}
     cores: dict[int, frozenset[int]] = {}
-    ids: dict[frozenset[int] | int, int | None] = {}
+    together: dict[int, frozenset[int]] = {}
     for cpu in sorted(int(m[1]) for name in context.list(_CPUS) if (m := _CPU.fullmatch(name))):
         path = f"{_CPUS}/cpu{cpu}/topology"
         if not context.list(path) or text_of(context, f"{_CPUS}/cpu{cpu}/online") == "0":
             continue
         package = number_of(context, f"{path}/physical_package_id")
-        together = _first(context, path, ("package_cpus", "core_siblings")) or package
-        if together is None:
-            together = -1
-        ids[together] = package
-        by_package.setdefault(together, set()).add(cpu)
+        if package is not None:
+            ids[cpu] = package
+        together[cpu] = _first(context, path, ("package_cpus", "core_siblings")) or frozenset()
         cores[cpu] = _first(context, path, ("core_cpus", "thread_siblings")) or frozenset({cpu})
+    packages = _grouped(ids, together)
     model = _MODEL.search(text_of(context, "/proc/cpuinfo") or "")
     components = [_counted(Component(key=MACHINE_KEY, name=MACHINE_KEY, kind="other"), cores)]
-    for number, (together, members) in enumerate(by_package.items()):
-        package = ids[together]
+    for number, (index, members) in enumerate(packages):
+        key = f"package at cpu{min(members)}" if index is None else package_key(index)
         component = Component(
-            key=package_key(package) if package is not None else f"package at cpu{min(members)}",
-            name=f"package {number if package is None else package}",
+            key=f"{key} at cpu{min(members)}" if any(c.key == key for c in components) else key,
+            name=f"package {number if index is None else index}",
             kind="cpu",
-            index=package,
+            index=index,
             model=model[1] if model else None,
             locality=Locality(cpus=frozenset(members)),
         )
-        if any(c.key == component.key for c in components):
-            component = replace(component, key=f"{component.key} at cpu{min(members)}")
         components.append(_counted(component, {cpu: cores[cpu] for cpu in members}))
     return components
+
+
+def _grouped(ids: Mapping[int, int], together: Mapping[int, frozenset[int]]) -> list[tuple[int | None, set[int]]]:
+    """Returns the packages: the CPUs that are told to be together, with the number that the firmware gives them.
+
+    Some firmware numbers no package, some gives two the same number. A CPU that neither has a number nor is together
+    with one that has is left out where others are numbered.
+    """
+    packages: dict[tuple[int | None, frozenset[int]], set[int]] = {}
+    for cpu, members in together.items():
+        group = members if cpu in members else frozenset[int]()
+        index = ids.get(cpu, next((ids[m] for m in sorted(group) if m in ids), None))
+        if group and (index is not None or not ids):
+            packages.setdefault((index, group), set()).add(cpu)
+    for cpu, index in ids.items():
+        if cpu not in together.get(cpu, ()):
+            same = next((members for (i, _), members in packages.items() if i == index), None)
+            (packages.setdefault((index, frozenset()), set()) if same is None else same).add(cpu)
+    return [(index, members) for (index, _), members in packages.items()]
 
 
 def _first(context: Context, path: str, names: tuple[str, ...]) -> frozenset[int] | None:
@@ -144,8 +160,5 @@ def _pcie_links(functions: Mapping[str, Component]) -> tuple[Link, ...]:
     return tuple(
         Link(a=c.key, b=c.parent, kind="pcie", raw=c.extra.get("current_link_speed", ""))
         for c in functions.values()
-        if c.parent is not None
-        and c.parent in functions
-        and "virtual_function_of" not in c.extra
-        and c.kind in {"gpu", "npu", "nic", "bridge"}
+        if c.parent is not None and c.parent in functions and "virtual_function_of" not in c.extra
     )

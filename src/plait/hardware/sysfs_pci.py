@@ -46,6 +46,7 @@ def read_pci(context: Context, warnings: list[str], conflicts: list[Conflict]) -
     An address with several directories is read where the bus points to; what the others say else is a conflict.
     """
     places, doubles = _places(context)
+    buses = {normal_address(name) for name in context.list(BUS) if context.link(f"{BUS}/{name}") is not None}
     found: dict[str, Component] = {}
     for address in sorted(places):
         component = _function(context, address, places[address])
@@ -58,7 +59,7 @@ def read_pci(context: Context, warnings: list[str], conflicts: list[Conflict]) -
             found[address] = replace(
                 component, parent=physical, extra={**component.extra, "virtual_function_of": physical}
             )
-        elif above in found:
+        elif above in found and (address in buses or address not in doubles):
             found[address] = replace(component, parent=above)
         warnings += _complaints(component)
         said = {n for path in doubles.get(address, ()) if (n := text_of(context, f"{path}/numa_node")) is not None}

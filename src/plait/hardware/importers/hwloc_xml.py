@@ -23,6 +23,7 @@ _PCI_TYPE = re.compile(
     r"([0-9a-f]{4})(?:\s+\[([0-9a-f]{4}):([0-9a-f]{4})\](?:\s+\[([0-9a-f]{4}):([0-9a-f]{4})\])?)?",
     re.IGNORECASE | re.ASCII,
 )
+_BUSES = re.compile(r"([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]", re.IGNORECASE | re.ASCII)
 _GPU_HANDLE = re.compile(r"(?:nvml|rsmi|cuda|ze|opencl0d)([0-9]+)", re.ASCII)
 _MEMORY_INFO = ("CUDAGlobalMemorySize", "RSMIVRAMSize", "LevelZeroHBMSize")
 _UUID_INFO = ("NVIDIAUUID", "AMDUUID", "LevelZeroUUID")
@@ -64,6 +65,8 @@ class _Place:
     cpuset: str = ""
     nodeset: str = ""
     pci: str | None = None
+    buses: str | None = None
+    """Buses below the bridge around, as printed; ``None`` outside of any."""
 
 
 @dataclass(slots=True)
@@ -125,7 +128,10 @@ class _Reader:
         elif type_ in {"Package", "Socket"}:
             self._package(element, inner)
         elif type_ == "Bridge":
-            inner = replace(inner, parent=self._bridge(element, inner) or place.parent)
+            key = self._bridge(element, inner)
+            if key is None:
+                return
+            inner = replace(inner, parent=key, buses=attributes.get("bridge_pci", ""))
         elif type_ == "PCIDev":
             key = self._pci_device(element, inner)
             if key is None:
@@ -199,8 +205,11 @@ class _Reader:
         span = element.attributes.get("bridge_pci", "")
         if element.attributes.get("pci_busid"):
             return self._pci_device(element, place)
+        if not _BUSES.fullmatch(span):
+            self.unread.append(f"{self.origin}:{element.line}: host bridge with the buses {span!r}")
+            return None
         root = Component(
-            key=f"host bridge {span}".rstrip(),
+            key=f"host bridge {span}",
             name="HostBridge",
             kind="bridge",
             parent=place.parent,
@@ -228,6 +237,13 @@ class _Reader:
         if address is None:
             self.unread.append(f"{self.origin}:{element.line}: PCI device with the id {attributes.get('pci_busid')!r}")
             return None
+        locality = self._locality(place)
+        depth = _depth_below(address, place.buses)
+        if depth is None:
+            # It is there, but not where it is written: a line was moved or lost.
+            self.unread.append(f"{self.origin}:{element.line}: {address} is not on the buses {place.buses!r} above it")
+            place = replace(place, parent=None)
+            locality = Locality(why_unknown="written under a bridge that it cannot be below")
         key = self._add(
             Component(
                 key=address,
@@ -237,13 +253,14 @@ class _Reader:
                 model=_infos(element).get("PCIDevice") if kind in {"gpu", "npu", "nic"} else None,
                 pci_address=address,
                 parent=place.parent,
-                locality=self._locality(place),
+                locality=locality,
                 extra=extra,
             ),
             element,
         )
         speed = _number(attributes.get("pci_link_speed", ""))
-        if speed and place.parent is not None:
+        # On a later bus it may be a virtual function, or a bridge between may be missing: no link to this one is sure.
+        if speed and place.parent is not None and depth == 0:
             rate = Value(speed * 1e9, Source.SYSFS, "hwloc pci_link_speed, the link as it was then")
             self.links.append(
                 Link(
@@ -319,6 +336,20 @@ class _Reader:
         if self.version.startswith(("0", "1", "2")):
             return frozenset({_OLD_TYPES.get(raw, "other")})
         return frozenset(word for bit, word in _BITS if number is not None and number & bit)
+
+
+def _depth_below(address: str, buses: str | None) -> int | None:
+    """Returns how many buses a device is past the first one of the bridge that it is written under.
+
+    ``None`` where it cannot be below that bridge at all: then a line was moved or lost.
+    """
+    if buses is None:
+        return 0
+    span = _BUSES.fullmatch(buses)
+    domain, bus, _ = address.split(":")
+    if span is None or int(domain, 16) != int(span[1], 16) or not int(span[2], 16) <= int(bus, 16) <= int(span[3], 16):
+        return None
+    return int(bus, 16) - int(span[2], 16)
 
 
 def _infos(element: Element) -> dict[str, str]:

@@ -8,7 +8,8 @@ from xml.sax.saxutils import quoteattr
 
 from plait.hardware.cpusets import as_mask
 from plait.hardware.importers.nccl_graph import NAME, ROOT_KEY
-from plait.hardware.importers.nccl_xml import LINK_TAGS, UNKNOWN_PEER
+from plait.hardware.importers.nccl_links import UNKNOWN_PEER
+from plait.hardware.importers.nccl_xml import LINK_TAGS
 from plait.hardware.topology import Component, Fragment, Link
 
 _GIGATRANSFERS = {1: "2.5 GT/s PCIe", 2: "5.0 GT/s PCIe", 3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from plait.hardware.cpusets import cpus_of_mask
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.importers.nccl_graph import GPU_TAGS, NAME, ROOT_KEY, read_graphs, whole
+from plait.hardware.importers.nccl_links import UNKNOWN_PEER, unsure_links, without_strays
 from plait.hardware.importers.safe_xml import Element, first_tag, read_xml
 from plait.hardware.pci import (
     class_code,
@@ -34,9 +35,6 @@ from plait.hardware.topology import (
     PciPort,
 )
 from plait.hardware.values import Source, Value
-
-UNKNOWN_PEER = "?"
-"""Far end of a link whose file names the device itself as target (virtual machines do): it exists, unknown where."""
 
 LINK_TAGS: Mapping[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi", "c2c": "c2c", "pcilink": "pcie"}
 _FRAGMENT_ROOTS = frozenset({"cpu", "pci"})
@@ -111,6 +109,8 @@ class _Reader:
         self._children(root.children, _Place(None))
         for key, host, element in self._pending:
             self._link(key, host, element)
+        self.links, strays = without_strays(self.links)
+        self.unread += [f"{self.origin}: {link.kind} of {link.a} to itself beside links to others" for link in strays]
         self._check()
 
     def fragment(self) -> Fragment:
@@ -120,7 +120,7 @@ class _Reader:
             components=tuple(self.components.values()),
             links=tuple(self.links),
             groups=tuple(self.groups),
-            conflicts=(*self._one_sided(), *self._twice()),
+            conflicts=(*unsure_links(self.links, self.components), *self._twice()),
             unread=tuple(self.unread),
             warnings=tuple(self.warnings),
             tables={"tclass": self.tclass} if self.tclass else {},
@@ -128,21 +128,6 @@ class _Reader:
 
     def _twice(self) -> list[Conflict]:
         return [Conflict(subject=k, said=(f"listed {n} times",)) for k, n in self._listed.items() if n > 1]
-
-    def _one_sided(self) -> list[Conflict]:
-        """Returns the pairs of devices of which only one tells the link, or each another count."""
-        counts: dict[tuple[str, str, str], int] = {}
-        for link in self.links:
-            counts[link.kind, link.a, link.b] = counts.get((link.kind, link.a, link.b), 0) + link.count
-        telling = {link.a for link in self.links}
-        return [
-            Conflict(subject=f"link of {a} and {b}", said=(f"{a}: {kind} x{count}", f"{b}: {kind} x{back}"))
-            for (kind, a, b), count in counts.items()
-            if kind in {"nvlink", "xgmi"}
-            and b in telling
-            and (back := counts.get((kind, b, a), 0)) != count
-            and (back == 0 or a < b)
-        ]
 
     def _children(self, elements: list[Element], place: _Place) -> None:
         for child in elements:
@@ -162,16 +147,24 @@ class _Reader:
     def _add(self, component: Component) -> str | None:
         """Adds it under its key and returns that; a bridge that is there already gets a key of its own.
 
-        A second accelerator or NIC at one address is the same device said twice: then ``None``, and nothing is added.
+        A second accelerator or NIC of one address beside or inside the first is the same one said twice: then
+        ``None``, and nothing is added.
         """
         key, number = component.key, self._listed.get(component.key, 0) + 1
         self._listed[key] = number
         if number > 1:
-            if component.kind in {"gpu", "npu", "nic"} and component.parent == self.components[key].parent:
+            if component.kind in {"gpu", "npu", "nic"} and (
+                component.parent == self.components[key].parent or self._is_inside(component.parent, key)
+            ):
                 return None
             key = f"{key}#{number}"
         self.components[key] = replace(component, key=key)
         return key
+
+    def _is_inside(self, place: str | None, key: str) -> bool:
+        while place is not None and place != key:
+            place = self.components[place].parent
+        return place == key
 
     def _cpu(self, element: Element, place: _Place) -> None:
         attributes = element.attributes
@@ -194,9 +187,9 @@ class _Reader:
         self._children(element.children, _Place(key, locality, host))
 
     def _pci(self, element: Element, place: _Place) -> None:
-        gpus = _different([e for e in element.children if e.tag in GPU_TAGS])
+        gpus = self._gpus(element)
         nets = _different([n for e in element.children if e.tag == "nic" for n in e.all("net")] + element.all("net"))
-        component = self._pci_function(element, place)
+        component = self._pci_function(element, place, has_gpu=bool(gpus))
         if component is None:
             self._children([e for e in element.children if e.tag == "pci"], place)
             return
@@ -208,12 +201,19 @@ class _Reader:
         if key is not None:
             self._inside(key, element, gpus, nets, replace(place, parent=key))
 
+    def _gpus(self, element: Element) -> list[Element]:
+        """Returns the one ``gpu`` of a ``pci`` element; several, or one in a bridge or NIC, were moved there."""
+        gpus = _different([e for e in element.children if e.tag in GPU_TAGS])
+        code = class_code(element.attributes.get("class", ""))
+        if len(gpus) > 1 or (gpus and code is not None and code >> 8 in {0x02, 0x06}):
+            self.unread.append(f"{self.origin}:{gpus[0].line}: <{gpus[0].tag}> where none belongs")
+            return []
+        return gpus
+
     def _inside(self, key: str, element: Element, gpus: list[Element], nets: list[Element], inner: _Place) -> None:
         """Reads what is inside a ``pci`` element; the only GPU and the only network are the function itself."""
         if len(gpus) == 1:
             self._pending += [(key, inner.host, e) for e in _different(gpus[0].children)]
-        for gpu in gpus if len(gpus) > 1 else ():
-            self._lone_gpu(gpu, inner)
         if len(nets) > 1:
             self._ports(key, nets, inner)
         for child in element.children:
@@ -224,14 +224,14 @@ class _Reader:
             elif child.tag != "net" and child.tag not in GPU_TAGS:
                 self._children([child], inner)
 
-    def _pci_function(self, element: Element, place: _Place) -> Component | None:
+    def _pci_function(self, element: Element, place: _Place, *, has_gpu: bool) -> Component | None:
         """Returns the component of a ``pci`` element from its own attributes, ``None`` where it has no address."""
         attributes = element.attributes
         address = normal_address(attributes.get("busid", ""))
         vendor = hexadecimal(attributes.get("vendor", ""))
         kind = kind_of(class_code(attributes.get("class", "")), vendor)
         tags = {e.tag for e in element.children}
-        if tags & GPU_TAGS and kind != "npu":
+        if has_gpu and kind != "npu":
             kind = "gpu"  # whatever its class says
         elif kind == "other" and "pci" in tags:
             kind = "bridge"

@@ -93,7 +93,7 @@ class _Reader:
         if statement.get("MultipleFiles") and files:
             files = files[:1]  # all of them are one device, a MIG slice for instance
         if not files:
-            files = self._counted(name, statement, where)
+            files = self._counted(name, statement, where) if name.casefold() in _ACCELERATORS else ()
         for node in nodes:
             for file in files:
                 self._device(statement, name, node, file, where)
@@ -101,8 +101,6 @@ class _Reader:
     def _counted(self, name: str, statement: Statement, where: str) -> tuple[str, ...]:
         """Returns stand-ins for devices of which only the number is told."""
         count = statement.get("Count") or ""
-        if name.casefold() not in _ACCELERATORS:
-            return (name,)
         if not (count.isascii() and count.isdigit() and 0 < int(count[:6]) <= 1024 and len(count) < 6):
             self.warnings.append(f"{where}: {name} without File and Count: how many there are is not told")
             return ()

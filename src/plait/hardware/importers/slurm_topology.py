@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from plait.hardware.importers.hostlist import expand
+from plait.hardware.importers.hostlist import expand, is_name
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.importers.slurm_lines import Statement, statements
 from plait.hardware.topology import Component, Fragment, Link
@@ -72,6 +72,9 @@ class NetworkReader:
 
     def switch(self, name: str, switches: str | None, nodes: str | None, extra: dict[str, str], where: str) -> None:
         """Adds a switch with what is under it; one with nothing under it is not believed, as Slurm does not."""
+        if not is_name(name):
+            self.unread.append(f"{where}: a switch named {name[:40]!r}")
+            return
         below = [(kind, names) for kind, names in (("switch", switches), ("node", nodes)) if names is not None]
         expanded = [(kind, expand(names)) for kind, names in below]
         if not below or any(names is None for _, names in expanded):
@@ -84,7 +87,7 @@ class NetworkReader:
     def group(self, kind: str, name: str, nodes: str | None, extra: dict[str, str], where: str) -> None:
         """Adds a block, ring or torus with its nodes; ``kind`` is the key that names it in ``extra``."""
         names = () if nodes is None else expand(nodes)
-        if names is None:
+        if names is None or not is_name(name):
             self.unread.append(f"{where}: {name} without readable Nodes")
             return
         key = self.prefix + name
