@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from plait.errors import PlaitError
 
 if TYPE_CHECKING:
+    from plait.train.devices.virtual import VirtualDevice
     from plait.train.session import Session, session
 
-__all__ = ["PlaitError", "Session", "__version__", "session"]
+__all__ = ["PlaitError", "Session", "VirtualDevice", "__version__", "session"]
 __version__ = "0.1.0"
 
 
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> object:
         from plait.train import session as module
 
         return getattr(module, name)
+    if name == "VirtualDevice":
+        from plait.train.devices.virtual import VirtualDevice
+
+        return VirtualDevice
     raise AttributeError(f"module 'plait' has no attribute {name!r}")

@@ -31,6 +31,7 @@ from plait.train.membership.warden import WardenConfig
 from plait.train.norm import Exchange as NormExchange
 from plait.train.norm import GhostStatistics, convert
 from plait.train.observers import Observers, StepFacts
+from plait.train.operators.swap import swap_in_forward
 from plait.train.precision import ComputePrecision, check_reduce, compute_plan
 from plait.train.regroup import Left
 from plait.train.rendezvous import complete_place, trade_addresses
@@ -147,6 +148,7 @@ class Session:
         self._last_save_s = time.monotonic()
         self._loader: ShareLoader | None = None
         self._undo_autocast: Callable[[], None] = lambda: None
+        self._undo_operators: Callable[[], None] = lambda: None
         self._before_step: Callable[[], None] | None = None
 
     def _compute_precision(self) -> ComputePrecision:
@@ -181,6 +183,7 @@ class Session:
 
     def _close(self) -> None:
         self._undo_autocast()
+        self._undo_operators()
         if self._link is not None:
             self._link.close()
         if self._server is not None:
@@ -331,6 +334,7 @@ class Session:
         replica.sums = sums
         layout, parameters = layout_of(model, self.settings.bucket_bytes)
         exchange = self._exchange(layout, parameters, plan)
+        self._undo_operators = self._swap_operators(model)
         self._undo_autocast = autocast_forward(model, self.compute, self.device.type, lambda: replica.scale.scale)
         wrapped = wrapped_alone(model, exchange, find_unused_parameters)
         self._restore(replica, exchange)
@@ -340,6 +344,14 @@ class Session:
         self._engine.standing.form()
         self._loader = ShareLoader(self._engine, dataset, collate, self.device, draws_random=draws_random)
         return wrapped, CommittingOptimizer(optimizer, self._engine), self._loader
+
+    def _swap_operators(self, model: nn.Module) -> Callable[[], None]:
+        """Swaps in the device's own operators that the plan names for its type; returns what undoes it."""
+        wanted = self.settings.precision.of(self.place.accelerator_type).custom_ops
+        undo, reasons = swap_in_forward(model, wanted, self.device)
+        for reason in reasons:
+            logger.info("%s", reason)
+        return undo
 
     def _converted(self, model: nn.Module, kind: BatchNormKind) -> tuple[nn.Module, StepSums | None]:
         """Returns the model with its BatchNorm layers replaced, and where sync layers get their sums from."""
