@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plait.hardware.importers import read_dump
+from plait.hardware.importers import read_dump, slurm_gres
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.topology import Fragment
 from topology_facts import text_kinds, tree_kinds
@@ -16,6 +16,7 @@ from topology_facts.tree_rules import TREE_RULES
 
 KINDS: Mapping[str, Callable[[Fragment], dict[str, object]]] = text_kinds.KINDS | tree_kinds.KINDS
 _FREE_NAMES = frozenset({"nic", "switch", "node", "other"})
+_FREE_FILES = _FREE_NAMES | {"gpu", "npu"}
 NOTHING = Fragment(origin="", format="")
 
 
@@ -100,15 +101,18 @@ def after_damage(sample: Sample, truth: Fragment, seed: int) -> Outcome:
 def _with_known_names(truth: Fragment, found: Fragment) -> Fragment:
     """Returns the fragment with cut names replaced by the true ones they were cut from.
 
-    Names of nodes, switches and NICs are free: ``leaf1`` cut from ``leaf10``, or ``mx5_0``, is another right name that
-    no reader can tell from the true one. Addresses and names of accelerators have no such excuse.
+    Names of nodes, switches, NICs and device files are free: ``leaf1`` cut from ``leaf10``, or ``mx5_0``, is another
+    right name that no reader can tell from the true one. Addresses and other names of accelerators have no such excuse.
     """
-    free = {c.name: c for c in truth.components if c.kind in _FREE_NAMES}
+    kinds = _FREE_FILES if found.format == slurm_gres.NAME else _FREE_NAMES
+    free = {c.name: c for c in truth.components if c.kind in kinds}
+    free |= {c.key: c for c in free.values()}
     known = {identity for c in truth.components for identity in (c.key, c.name, c.pci_address) if identity}
     renamed: dict[str, str] = {}
     for component in found.components:
-        if component.kind in _FREE_NAMES and not known & {component.key, component.name, component.pci_address}:
-            origin = next((c for name, c in free.items() if is_cut_from(component.name, name)), None)
+        if component.kind in kinds and not known & {component.key, component.name, component.pci_address}:
+            names = (component.name, component.key)
+            origin = next((c for name, c in free.items() if any(is_cut_from(n, name) for n in names)), None)
             if origin is not None:
                 renamed[component.key] = origin.key
     if not renamed:

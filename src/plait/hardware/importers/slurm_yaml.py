@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from plait.hardware.importers.hostlist import expand
+from plait.hardware.importers.hostlist import expand, is_name
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.importers.paste import read_paste
 from plait.hardware.importers.slurm_topology import NetworkReader, block_size_warnings
@@ -113,7 +113,7 @@ class _Network:
         self._where = where
         table = _table(entry, where)
         name = table.get("topology")
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not is_name(name):
             raise UnreadableDump(f"{where}: has no name (topology: NAME)")
         self.name = name
         self._where = f"{origin}: topology {name}"
