@@ -6,7 +6,7 @@ of random numbers. Binding another device moves all of that; precision and opera
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,12 +142,9 @@ class VirtualDevice:
             NotBound: no device is bound yet.
         """
         _checked(graph)
-        graph.to(self.device)
         self._graphs[id(graph)] = graph
-        for optimizer in optimizers:
-            _move_state(optimizer, self.device)
-            if not any(optimizer is known for known in self._optimizers):
-                self._optimizers.append(optimizer)
+        self._optimizers += [new for new in optimizers if not any(new is known for known in self._optimizers)]
+        self._move(self.device)
 
     def execute(self, graph: fx.GraphModule, *inputs: Any) -> Any:
         """Runs a graph on the bound device and returns what it returns, there; gradients flow as usual.
@@ -174,8 +171,14 @@ class VirtualDevice:
     def _move(self, device: torch.device) -> list[int]:
         """Moves everything; returns the size of each tensor that was elsewhere."""
         elsewhere = [_size(t) for graph in self._graphs.values() for t in _state(graph) if t.device != device]
+        parameters = [parameter for graph in self._graphs.values() for parameter in graph.parameters()]
         for graph in self._graphs.values():
             graph.to(device)
+        # Between some kinds of device PyTorch makes new parameters; optimizers must follow them.
+        now = [parameter for graph in self._graphs.values() for parameter in graph.parameters()]
+        renewed: dict[Tensor, Tensor] = {old: new for old, new in zip(parameters, now, strict=True) if old is not new}
+        for optimizer in self._optimizers:
+            _follow(optimizer, renewed)
         return elsewhere + [size for optimizer in self._optimizers for size in _move_state(optimizer, device)]
 
     def _compute_on(self, device: torch.device, accelerator_type: str | None) -> ComputePrecision:
@@ -243,6 +246,14 @@ def _state(module: nn.Module) -> Iterator[Tensor]:
 
 def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+def _follow(optimizer: torch.optim.Optimizer, renewed: Mapping[Tensor, Tensor]) -> None:
+    """Puts parameters that took the place of others into an optimizer."""
+    for group in optimizer.param_groups:
+        group["params"] = [renewed.get(parameter, parameter) for parameter in group["params"]]
+    for old in [parameter for parameter in optimizer.state if parameter in renewed]:
+        optimizer.state[renewed[old]] = optimizer.state.pop(old)
 
 
 def _move_state(optimizer: torch.optim.Optimizer, device: torch.device) -> list[int]:

@@ -26,9 +26,9 @@ class _Online(torch.autograd.Function):
         for start in range(0, wide.shape[dim], _BLOCK):
             block = wide.narrow(dim, start, min(_BLOCK, wide.shape[dim] - start))
             higher = torch.maximum(top, block.amax(dim=dim, keepdim=True))
-            # Algorithm 3, line 5. Where all so far is minus infinity the old sum is empty, and inf - inf is no number.
-            total.mul_((top - higher).nan_to_num_(nan=0.0).exp_())
-            total.add_((block - higher).exp_().sum(dim=dim, keepdim=True))
+            # Algorithm 3, line 5; inf - inf is no number, and the sum is empty there.
+            base = higher.masked_fill(higher == -torch.inf, 0.0)
+            total.mul_((top - base).exp_()).add_((block - base).exp_().sum(dim=dim, keepdim=True))
             top = higher
         result = (wide - top).exp_().div_(total).to(x.dtype)
         ctx.save_for_backward(result)
