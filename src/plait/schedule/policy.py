@@ -150,7 +150,8 @@ class ClusterView:
     many are free there (nodes with none are left out).
 
     Policies that decide anew in rounds do so where ``is_round`` is True; between two rounds they leave what runs alone.
-    Rounds are ``round_s`` apart.
+    Rounds are ``round_s`` apart. With ``hands_over`` (a simulator of rounds) devices that one task gives up can go to
+    another in the same answer; otherwise they are free only once their workers are gone.
     """
 
     now_s: float
@@ -163,6 +164,7 @@ class ClusterView:
     free_on_nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     is_round: bool = True
     round_s: float = 60.0
+    hands_over: bool = False
 
     def devices_per_node(self, accelerator_type: str) -> int:
         """Returns how many devices of this type the best equipped node has; all there are where that is not known."""
