@@ -11,7 +11,6 @@ from plait.hardware.topology import Component
 from plait.hardware.values import UNKNOWN, Source, Value
 
 _FABRIC = "/sys/class/infiniband"
-_NET = "/sys/class/net"
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*Gb/sec", re.ASCII)
 
 
@@ -31,16 +30,16 @@ def named_nics(context: Context, functions: Mapping[str, Component], warnings: l
     that is down prints a rate all the same; it is not believed.
     """
     found = dict(functions)
-    for kind, names in (("infiniband", _by_function(context, "infiniband")), ("net", _by_function(context, "net"))):
-        for address, devices in names.items():
-            if address in found:
-                extra = {**found[address].extra, kind: " ".join(sorted(devices))}
-                found[address] = replace(found[address], extra=extra)
-    for address, component in found.items():
-        fabric = component.extra.get("infiniband", "").split()
-        nets = component.extra.get("net", "").split()
-        if component.kind == "nic" and (fabric or nets):
-            found[address] = _described(context, component, fabric, nets, warnings)
+    fabric, nets = _by_function(context, "infiniband"), _by_function(context, "net")
+    for address, component in functions.items():
+        own = {"infiniband": fabric.get(address, {}), "net": nets.get(address, {})}
+        extra = {kind: " ".join(sorted(names)) for kind, names in own.items() if names}
+        if not extra:
+            continue
+        described = replace(component, extra={**component.extra, **extra})
+        if component.kind == "nic":
+            described = _described(context, described, own["infiniband"], own["net"], warnings)
+        found[address] = described
     return found
 
 
@@ -64,18 +63,21 @@ def lone_nics(context: Context, functions: Mapping[str, Component]) -> list[Comp
     return found
 
 
-def _by_function(context: Context, kind: str) -> dict[str, set[str]]:
-    """Returns the devices of ``/sys/class/KIND`` by PCI address, from the class and from the functions' directories."""
-    found: dict[str, set[str]] = {}
-    for name in context.list(f"/sys/class/{kind}"):
-        place = context.link(f"/sys/class/{kind}/{name}") or ""
-        address = _nearest(place)
-        if address is not None:
-            found.setdefault(address, set()).add(name)
+def _by_function(context: Context, kind: str) -> dict[str, dict[str, str]]:
+    """Returns the paths of the devices of ``/sys/class/KIND`` by PCI address and name.
+
+    From the functions' own directories and from the class, for captures often hold only one of them.
+    """
+    found: dict[str, dict[str, str]] = {}
     for path in _directories(context, kind):
         address = _nearest(path)
         if address is not None:
-            found.setdefault(address, set()).update(context.list(path))
+            found.setdefault(address, {}).update((name, f"{path}/{name}") for name in context.list(path))
+    for name in context.list(f"/sys/class/{kind}"):
+        place = context.link(f"/sys/class/{kind}/{name}")
+        address = _nearest(place or "")
+        if address is not None and place is not None:
+            found.setdefault(address, {})[name] = place
     return found
 
 
@@ -98,31 +100,26 @@ def _nearest(path: str) -> str | None:
 
 
 def _described(
-    context: Context, component: Component, fabric: list[str], nets: list[str], warnings: list[str]
+    context: Context, component: Component, fabric: Mapping[str, str], nets: Mapping[str, str], warnings: list[str]
 ) -> Component:
     extra = dict(component.extra)
     rate: Value[float] = UNKNOWN
     is_up: bool | None = None
+    name = min(fabric or nets)
     if fabric:
-        ports = _ports(context, _device(context, component.key, "infiniband", fabric[0]))
+        ports = _ports(context, fabric[name])
         rate, is_up, extra = ports.rate_bytes_per_s, ports.is_up, extra | ports.extra
         if is_up is False:
-            warnings.append(f"{fabric[0]}: no port is active")
-    for net in nets if rate.value is None and is_up is not False else []:
-        path = f"{_device(context, component.key, 'net', net)}/speed"
+            warnings.append(f"{name}: no port is active")
+    for net in sorted(nets) if rate.value is None and is_up is not False else []:
+        path = f"{nets[net]}/speed"
         printed = text_of(context, path)
         if printed is not None:
             extra.setdefault("speed", printed)
         if printed is not None and re.fullmatch(r"[0-9]{1,8}", printed, re.ASCII) and int(printed) > 0:
             rate = Value(int(printed) * 1e6 / 8, Source.SYSFS, path)
             break
-    name = (fabric or nets)[0]
     return replace(component, name=name, rate_bytes_per_s=rate, health=_health(is_up), extra=extra)
-
-
-def _device(context: Context, address: str, kind: str, name: str) -> str:
-    path = f"/sys/class/{kind}/{name}"
-    return path if context.link(path) is not None else f"/sys/bus/pci/devices/{address}/{kind}/{name}"
 
 
 def _ports(context: Context, path: str) -> _Ports:

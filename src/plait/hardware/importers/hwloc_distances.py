@@ -62,7 +62,8 @@ def _matrix(element: Element, by_gp_index: Mapping[str, str], origin: str, found
     table = found.tables[name]
     for row, a in enumerate(keys):
         for column, b in enumerate(keys):
-            if a is not None and b is not None:
+            # Two names of one device (cuda0, nvml0): what the first of them says.
+            if a is not None and b is not None and table.get((a, b), "0") == "0":
                 table[a, b] = values[row * size + column]
     if "Latency" in title and is_numa:
         found.numa.update(_numa_pairs(table))

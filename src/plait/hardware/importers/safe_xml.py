@@ -13,6 +13,8 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 _BEGINNING = re.compile(r"<(?:\?xml|!--|!DOCTYPE|[A-Za-z_][\w.:-]*[\s/>])")
 _PROLOGUE = re.compile(r"\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\])?[^>]*>", re.DOTALL)
 _TAG = re.compile(r"<([A-Za-z_][\w.:-]*)[\s/>]")
+_STREAMS = frozenset({"stdout", "stderr"})
+"""``mpirun --tag-output`` writes these in front of lines, as if they were elements."""
 _LOOK_AT = 65536
 """Characters within which the first element has to begin for a dump to be recognised."""
 
@@ -69,7 +71,7 @@ def decode(data: bytes) -> str:
 def first_tag(data: bytes) -> str | None:
     """Returns the name of the first element without its prefix, ``None`` where there is none near the start."""
     tag = _first_tag(decode(data[:_LOOK_AT]))
-    return tag if tag not in {None, "stdout", "stderr"} else _first_tag(read_paste(data).text[:_LOOK_AT])
+    return tag if tag is not None and tag not in _STREAMS else _first_tag(read_paste(data).text[:_LOOK_AT])
 
 
 def _first_tag(text: str) -> str | None:
@@ -91,10 +93,11 @@ def read_xml(data: bytes, wrap_in: str | None = None) -> Document:
     text as it is stops early, it is tried once more without what logs and mails put in front of lines.
     """
     document = _read_text(decode(data), wrap_in)
-    if not document.stopped:
+    is_tagged = document.root is not None and document.root.tag in _STREAMS
+    if not document.stopped and not is_tagged:
         return document
     cleaned = _read_text(read_paste(data).text, wrap_in)
-    return cleaned if _size(cleaned) > _size(document) else document
+    return cleaned if is_tagged or _size(cleaned) > _size(document) else document
 
 
 def _size(document: Document) -> int:
