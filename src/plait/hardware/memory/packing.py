@@ -27,6 +27,9 @@ NEVER = np.iinfo(np.int64).max // 4
 GREEDY_BLOCKS = 2500
 """Most blocks that meet one another in one greedy placement; larger sets are first divided in time."""
 
+ROUND_BLOCKS = 10_000
+"""Blocks placed again while a packing is improved, in all rounds together."""
+
 CLOSE_ENOUGH_RATIO = 1.0005
 """A packing this near to its lower bound is not improved further."""
 
@@ -57,7 +60,7 @@ def pack(
     *,
     obstacles: Sequence[tuple[int, int]] = (),
     alignment_bytes: int = ALIGNMENT_BYTES,
-    rounds: int = 8,
+    rounds: int | None = None,
 ) -> Packing:
     """Packs blocks around ranges that are taken all the time.
 
@@ -65,7 +68,8 @@ def pack(
         lifetimes: The blocks, sizes in bytes.
         obstacles: Pairs of offset and size that never become free; they do not overlap.
         alignment_bytes: Every offset is a multiple of it.
-        rounds: How many times blocks at the top are moved forward in the order and placed again.
+        rounds: How many times blocks at the top are moved forward in the order and placed again; by default as many as
+            keep the work the same for few blocks and for many.
 
     Returns:
         A packing that :func:`check_packing` accepts. The same input gives the same packing.
@@ -80,7 +84,7 @@ def pack(
         offsets = _divided(blocks, walls)
         reason = f"{len(blocks)} blocks, divided in time"
     else:
-        offsets, reason = _best_order(blocks, walls, bound, rounds)
+        offsets, reason = _best_order(blocks, walls, bound, ROUND_BLOCKS // len(blocks) if rounds is None else rounds)
     height = max([int((offsets + blocks.sizes).max()), *(top for _, top in walls)])
     return Packing(offsets=offsets, height_bytes=height, lower_bound_bytes=bound, reason=reason)
 

@@ -38,16 +38,17 @@ class Area:
         base: First address; the offsets of all methods count from here.
     """
 
-    def __init__(self, base: int, page_bytes: int) -> None:
+    def __init__(self, base: int, page_bytes: int, limit_bytes: int) -> None:
         self.base = base
+        self._limit = limit_bytes
         self._page_bytes = page_bytes
         self._gaps = Gaps()
         self._mapped: NDArray[np.bool_] = np.zeros(64, dtype=np.bool_)
         self._users: NDArray[np.int32] = np.zeros(64, dtype=np.int32)
 
     def is_free(self, offset: int, size: int) -> bool:
-        """Says whether no live block touches this range."""
-        return self._gaps.holds(offset, size)
+        """Says whether this range is inside the area and no live block touches it."""
+        return offset + size <= self._limit and self._gaps.holds(offset, size)
 
     def occupy(self, offset: int, size: int) -> None:
         """Takes exactly this range, which is free."""
@@ -84,18 +85,20 @@ class Area:
         """Takes note of pages mapped or unmapped."""
         self._mapped[pages] = mapped
 
-    def find(self, size: int, candidates: int = 24) -> int:
-        """Returns the offset for a block of which nothing is known: the tight gap that needs the fewest new pages."""
-        best, fewest = -1, 1 << 62
+    def find(self, size: int, candidates: int = 64) -> int | None:
+        """Returns the offset for a block of which nothing is known: where the fewest idle pages come into use.
+
+        Idle pages can be moved, so they are worth more than holes among live blocks. Of the places that are equal in
+        this, the tightest is taken; ``None`` if no gap of the area is large enough.
+        """
+        best, fewest = None, 1 << 62
         for offset in self._gaps.fitting(size, candidates):
-            missing = len(self.missing(offset, size))
-            if missing < fewest:
-                best, fewest = offset, missing
-                if missing == 0:
+            if offset + size > self._limit:
+                continue
+            first, last = self.span(offset, size)
+            woken = last - first - int(np.count_nonzero(self._users[first:last]))
+            if woken < fewest:
+                best, fewest = offset, woken
+                if woken == 0:
                     break
         return best
-
-    @property
-    def end(self) -> int:
-        """Offset behind the last live block."""
-        return self._gaps.end

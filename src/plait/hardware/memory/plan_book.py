@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 from plait.hardware.memory.steps import StepPlan, StepRecord, follow
 
-LOOK_AROUND = 64
-"""How many allocations a step may leave out or add at once before its plan is lost."""
-
-RECENT = 3
-"""How many sizes in a row must fit to find the place in a plan again."""
+LOOK_AHEAD = 64
+"""How many allocations a step may leave out at once before its plan is lost."""
 
 MISSED_ENOUGH_RATIO = 0.01
 """A plan that leaves more of its step's bytes to best fit than this is made anew."""
@@ -40,8 +37,6 @@ class PlanBook:
         self._cursor = 0
         self._signature = 0
         self._position = 0
-        self._recent: tuple[int, ...] = ()
-        self._misses = 0
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -49,8 +44,7 @@ class PlanBook:
     def begin_step(self) -> None:
         """Forgets how far the last step came."""
         self._plan = None
-        self._cursor = self._signature = self._position = self._misses = 0
-        self._recent = ()
+        self._cursor = self._signature = self._position = 0
 
     def next_place(self, size: int, stream: int) -> Place | None:
         """Returns where the plan in force puts the step's next allocation, ``None`` where it has no say."""
@@ -119,24 +113,16 @@ class PlanBook:
         )
 
     def _align(self, size: int) -> bool:
-        """Moves the cursor to the entry for a request of ``size``; says whether that entry can hold it.
+        """Moves the cursor to an entry that can serve ``size``; says whether there is one near.
 
-        One other size is taken for the same block in another shape. After a few, allocations were left out or added,
-        and the place is looked for where the plan has the last few sizes.
+        The same size a little further on is taken for the same block, allocations before it having been left out.
         """
         plan = self._plan
         assert plan is not None
-        self._recent = (*self._recent[1 - RECENT :], size)
         if self._agrees(size):
-            self._misses = 0
             return True
-        self._misses += 1
-        if self._misses >= RECENT and len(self._recent) == RECENT:
-            for place in sorted(
-                range(max(self._cursor - LOOK_AROUND, RECENT - 1), min(self._cursor + LOOK_AROUND, len(plan.sizes))),
-                key=lambda place: abs(place - self._cursor),
-            ):
-                if tuple(plan.sizes[place + 1 - RECENT : place + 1]) == self._recent:
-                    self._cursor, self._misses = place, 0
-                    return True
+        ahead = plan.sizes[self._cursor + 1 : self._cursor + LOOK_AHEAD]
+        if size in ahead:
+            self._cursor += 1 + ahead.index(size)
+            return True
         return self._cursor < len(plan.sizes) and plan.sizes[self._cursor] >= size

@@ -38,6 +38,7 @@ class PoolSettings:
         alignment_bytes: Every address is a multiple of it.
         small_bytes: Blocks below this size live in an area of their own, so that they do not hold large pages.
         stitches: Whether idle pages are put under other addresses before the pool grows.
+        slack_ratio: How far the reserved bytes may exceed the peak of live ones to save moving pages in every step.
         capacity_bytes: Most bytes to take from the device, ``None`` for as many as there are.
         area_bytes: Addresses set aside for each area.
         max_plans: Most shapes of steps with a plan at a time.
@@ -47,6 +48,7 @@ class PoolSettings:
     alignment_bytes: int = ALIGNMENT_BYTES
     small_bytes: int = 1 * MIB
     stitches: bool = True
+    slack_ratio: float = 0.02
     capacity_bytes: int | None = None
     area_bytes: int = 1 << 42
     max_plans: int = 32
@@ -127,7 +129,7 @@ class MemoryPool:
         area, offset, how = self._place(size_bytes, room, stream)
         self._areas[area].occupy(offset, room)
         try:
-            self._fetch(area, self._areas[area].missing(offset, room))
+            self._fetch(area, self._areas[area].missing(offset, room), planned=how != "fallback")
         except PoolExhausted:
             self._areas[area].vacate(offset, room)
             raise
@@ -183,7 +185,8 @@ class MemoryPool:
         wanted, why = self._book.why_plan(record, lifetimes.peak_bytes() + staying)
         if not wanted:
             return f"step {self._step - 1} is not planned: {why}"
-        plan = plan_step(record, self._area, stays, self.settings.alignment_bytes)
+        page_bytes = self.settings.page_bytes if self.settings.stitches else None
+        plan = plan_step(record, self._area, stays, self.settings.alignment_bytes, page_bytes)
         self._book.add(plan)
         self._tally["plans"] += 1
         return f"step {self._step - 1} is planned, for {why}: {plan.reason}"
@@ -194,20 +197,33 @@ class MemoryPool:
         if place is not None and self._areas[place.area].is_free(place.offset, room):
             return place.area, place.offset, "planned" if place.exact else "covered"
         area = self._area(size, stream)
-        return area, self._areas[area].find(room), "fallback"
+        offset = self._areas[area].find(room)
+        if offset is None:
+            raise PoolExhausted(f"no range of {room} bytes is free among {self.settings.area_bytes} addresses")
+        return area, offset, "fallback"
 
     def _area(self, size: int, stream: int) -> int:
-        key = (stream, size < self.settings.small_bytes)
+        settings = self.settings
+        key = (stream, size < settings.small_bytes)
         number = self._area_of.setdefault(key, len(self._areas))
         if number == len(self._areas):
-            self._areas.append(Area(number * self.settings.area_bytes, self.settings.page_bytes))
+            self._areas.append(Area(number * settings.area_bytes, settings.page_bytes, settings.area_bytes))
         return number
 
-    def _fetch(self, number: int, pages: list[int]) -> None:
-        """Puts pages under an area: spare ones first, then idle ones from elsewhere, then new ones."""
+    def _fetch(self, number: int, pages: list[int], planned: bool) -> None:
+        """Puts pages under an area: spare ones first, then idle ones from elsewhere, then new ones.
+
+        Under a planned place, new ones come before idle ones within the slack: the place will be wanted in each step.
+        """
         if not pages:
             return
         short = len(pages) - self._spare_pages
+        if short > 0 and planned:
+            slack_bytes = int((1 + self.settings.slack_ratio) * self._peak_live_bytes)
+            allowed = slack_bytes // self.settings.page_bytes - self._owned_pages
+            if 0 < short <= allowed:
+                self._create(short)
+                short = 0
         if short > 0 and self.settings.stitches:
             short -= self._take_idle(number, short)
         if short > 0:

@@ -6,7 +6,7 @@ hostile file can be refused but not run. The same structure as JSON is read too.
 
 import io
 import json
-import pickle  # noqa: S403  # read through an unpickler that resolves no global
+import pickle  # read through an unpickler that resolves no global
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

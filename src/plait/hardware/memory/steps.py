@@ -1,12 +1,12 @@
 """What a pool knows of the steps it saw: the allocations of each, and the plan made from them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from plait.hardware.memory.lifetimes import Lifetimes, make_lifetimes
-from plait.hardware.memory.packing import ALIGNMENT_BYTES, pack
+from plait.hardware.memory.packing import ALIGNMENT_BYTES, Packing, pack
 
 
 @dataclass(slots=True)
@@ -94,6 +94,7 @@ def plan_step(
     area_of: Callable[[int, int], int],
     obstacles: Mapping[int, Sequence[tuple[int, int]]],
     alignment_bytes: int = ALIGNMENT_BYTES,
+    page_bytes: int | None = None,
 ) -> StepPlan:
     """Packs the blocks of a step, each area by itself.
 
@@ -102,6 +103,7 @@ def plan_step(
         area_of: Gives the area for a size and a stream.
         obstacles: Of each area, offset and size of the blocks that stay.
         alignment_bytes: Every offset is a multiple of it.
+        page_bytes: Size of a page where pages can be moved, so that addresses are free; else ``None``.
     """
     lifetimes, positions = record.lifetimes()
     areas, offsets = [-1] * len(record.sizes), [0] * len(record.sizes)
@@ -112,9 +114,9 @@ def plan_step(
     height, reasons = 0, []
     for area, rows in sorted(rows_of.items()):
         part = lifetimes.select(np.array(rows, dtype=np.int64))
-        packing = pack(part, obstacles=obstacles.get(area, ()), alignment_bytes=alignment_bytes)
+        packing, base = _around_or_above(part, obstacles.get(area, ()), alignment_bytes, page_bytes)
         for row, offset in zip(rows, packing.offsets.tolist(), strict=True):
-            offsets[positions[row]] = offset
+            offsets[positions[row]] = base + offset
         height += packing.height_bytes
         excess = packing.height_bytes / packing.lower_bound_bytes - 1 if packing.lower_bound_bytes else 0.0
         reasons.append(f"{len(rows)} blocks within {excess:.1%} of the least possible ({packing.reason})")
@@ -131,3 +133,19 @@ def plan_step(
         height_bytes=height,
         reason="; ".join(reasons),
     )
+
+
+def _around_or_above(
+    blocks: Lifetimes, walls: Sequence[tuple[int, int]], alignment_bytes: int, page_bytes: int | None
+) -> tuple[Packing, int]:
+    """Packs around the blocks that stay or, where addresses cost nothing, above them, if that takes fewer pages."""
+    around = pack(blocks, obstacles=walls, alignment_bytes=alignment_bytes)
+    if page_bytes is None or not walls or around.height_bytes <= around.lower_bound_bytes + page_bytes:
+        return around, 0
+    held = {page for low, size in walls for page in range(low // page_bytes, -(-(low + size) // page_bytes))}
+    above = pack(blocks, alignment_bytes=alignment_bytes)
+    pages = -(-above.height_bytes // page_bytes) + len(held)
+    if pages * page_bytes >= around.height_bytes:
+        return around, 0
+    base = (max(held) + 1) * page_bytes
+    return replace(above, height_bytes=pages * page_bytes, lower_bound_bytes=around.lower_bound_bytes), base

@@ -171,7 +171,7 @@ def read_trace(path: Path) -> MemoryTrace:
         TraceUnreadable: The file is missing, of another kind or version, or its events contradict one another.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             header = json.loads(archive["header"].tobytes())
             if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
                 raise TraceUnreadable(f"{path} is {header.get('format')} version {header.get('version')}, not a trace")

@@ -8,7 +8,7 @@ PyTorch's CPU allocator does, scratch memory included, at the price of the profi
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
