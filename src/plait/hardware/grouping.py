@@ -97,7 +97,7 @@ def best_group(
     Of equal groups the one with the larger total bandwidth is taken, then the one that leaves the other free devices
     better connected, then the one with the lowest indices. Up to 16 free devices the answer is exact: dynamic
     programming over sets (Held and Karp 1962) at the speeds that the blocks of the graph allow. Above that a seeded
-    search (:mod:`plait.hardware.ring_search`) stands beside the bound.
+    search (``plait.hardware.ring_search``) stands beside the bound.
 
     Args:
         bytes_per_s: Shape (n, n), row to column, one direction; NaN is unknown. The slower direction of a pair counts.

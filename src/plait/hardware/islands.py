@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plait.hardware.grouping import best_ring, told_speed
 
 FAST_BYTES_PER_S = 10e9
-"""From here on a fabric between nodes counts as fast: a 100 Gb/s RDMA port gives 12.5 GB/s, 25 Gb/s Ethernet 3.1."""
+"""A link between nodes is fast from here on. A 100 Gb/s RDMA port gives 12.5 GB/s, 25 Gb/s Ethernet 3.1."""
 
 LIBRARIES: Mapping[str, str] = {
     "nvidia": "nccl",
@@ -29,7 +29,7 @@ LIBRARIES: Mapping[str, str] = {
 """The collective library of each vendor (lower case); the others and CPUs meet over gloo."""
 
 BRIDGE = "gloo"
-"""What joins devices of different vendors: copies by way of host memory."""
+"""What joins devices of different vendors, by copies through host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

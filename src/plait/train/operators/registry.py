@@ -27,7 +27,7 @@ class Implementation:
     """One way to compute an operator on one vendor's devices.
 
     Attributes:
-        operator: A name of :data:`plait.spec.custom_ops.CUSTOM_OPS`.
+        operator: A name of ``plait.spec.custom_ops.CUSTOM_OPS``.
         vendor: Lower case, as :func:`vendor_of` gives it.
         name: For reasons.
         function: With the reference's signature.
@@ -44,7 +44,7 @@ REFERENCES: dict[str, Function] = {
     "softmax": softmax.reference,
     "flash_attention": attention.reference,
 }
-"""Plain PyTorch, an equation a line: what the operator means."""
+"""What each operator means, in plain PyTorch."""
 
 _registered: dict[tuple[str, str], Implementation] = {}
 
