@@ -216,3 +216,22 @@ def test_a_cut_file_yields_a_part_of_the_whole() -> None:
 def test_an_empty_topology_is_refused() -> None:
     with pytest.raises(UnreadableDump):
         HwlocXml().read(b'<topology version="2.0"></topology>', "file")
+
+
+def test_software_names_without_any_pci_level_are_devices_of_their_own() -> None:
+    text = (
+        '<topology version="2.0"><object type="Machine" cpuset="0x3" nodeset="0x1"><object type="NUMANode" os_index="0"'
+        ' cpuset="0x3" nodeset="0x1"/><object type="OSDev" name="cuda0" osdev_type="5"/>'
+        '<object type="OSDev" name="eth0" osdev_type="2"/><object type="OSDev" name="sda" osdev_type="0"/></object>'
+        "</topology>"
+    )
+    found = read(text)
+    assert {c.key: c.kind for c in found.components if c.kind in {"gpu", "nic"}} == {"cuda0": "gpu", "eth0": "nic"}
+    assert get(found, "machine").extra["osdev.sda"] == "0"
+
+
+def test_a_software_name_whose_pci_device_was_lost_makes_no_device() -> None:
+    lines = [line for line in SECOND.splitlines() if 'pci_busid="0000:41:00.0"' not in line]
+    text = "\n".join(lines)
+    found = read(text)
+    assert found.component("mlx5_0") is None
