@@ -136,7 +136,7 @@ class _Reader:
             key = self._pci_device(element, inner)
             if key is None:
                 return
-            inner = replace(inner, parent=key, pci=key)
+            inner = replace(inner, parent=key, pci=key, buses="")
         elif type_ == "OSDev":
             self._os_device(element, inner)
         for child in element.all("object"):
@@ -279,23 +279,25 @@ class _Reader:
         name, raw = attributes.get("name", ""), attributes.get("osdev_type", "")
         sorts = self._sorts(raw)
         infos = _infos(element)
-        if place.pci is None:
-            kind: ComponentKind = "nic" if sorts & {"network", "fabric"} else "other"
-            if (
-                sorts & {"gpu", "coprocessor"}
-                and _GPU_HANDLE.fullmatch(name)
-                and "CPU" not in infos.get("GPUModel", "")
-            ):
-                kind = "gpu" if not name.startswith("opencl") else "other"
-            lone = Component(
-                key=name or "osdev", name=name, kind=kind, parent=place.parent, locality=self._locality(place)
-            )
-            key = self._add(lone, element)
-        else:
-            key = place.pci
-            if "gp_index" in attributes:
-                self.by_gp_index[attributes["gp_index"]] = key
+        key = place.pci or self._without_pci(element, place, sorts)
+        if "gp_index" in attributes and key != MACHINE_KEY:
+            self.by_gp_index[attributes["gp_index"]] = key
         self.components[key] = self._described(self.components[key], name, raw, sorts, infos)
+
+    def _without_pci(self, element: Element, place: _Place, sorts: frozenset[str]) -> str:
+        """Returns the component that a software device without a PCI device stands for.
+
+        A GPU or NIC of its own where the file has no PCI level at all; else the machine, for then it is a memory or a
+        disk, or its PCI device was lost.
+        """
+        name = element.attributes.get("name", "")
+        is_gpu = bool(sorts & {"gpu", "coprocessor"}) and re.match(r"nvml|rsmi|cuda|ze", name) is not None
+        if self.counts.get("PCIDev") or not (is_gpu or sorts & {"network", "fabric"}):
+            return MACHINE_KEY
+        kind: ComponentKind = "gpu" if is_gpu else "nic"
+        return self._add(
+            Component(key=name, name=name, kind=kind, parent=place.parent, locality=self._locality(place)), element
+        )
 
     def _described(
         self, component: Component, name: str, raw: str, sorts: frozenset[str], infos: dict[str, str]
