@@ -16,13 +16,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 _HELLO = struct.Struct(">H32s")
 _FRAME = struct.Struct(">IIQB")
-_Key = tuple[int, int]
+Key = tuple[int, int]
+"""Number of an exchange among the same members, and the bits of their ranks (0: all)."""
+
+Work = TypeVar("Work", bound="MeshWork")
 _READ_BYTES = 1 << 18
 MOST_ONE_HOP_BYTES = 32 * 2**10
 """Up to here everybody sends all to everybody; beyond, each member adds up one part and hands it out."""
@@ -43,7 +47,7 @@ class Peer:
         self._rest = bytearray()
         self._ended: MeshBroken | None = None
 
-    def send(self, key: _Key, hop: int, data: memoryview) -> None:
+    def send(self, key: Key, hop: int, data: memoryview) -> None:
         """Queues a frame and writes what the kernel takes; it never waits."""
         self.outbox.append(memoryview(_FRAME.pack(len(data), *key, hop)))
         self.outbox.append(data)
@@ -65,12 +69,12 @@ class Peer:
                     break
                 written -= len(first)
 
-    def receive(self) -> list[tuple[_Key, int, bytes]]:
+    def receive(self) -> list[tuple[Key, int, bytes]]:
         """Returns the frames (key, hop, data) that are complete now, without waiting.
 
         What a peer sent before its end counts: others may have seen it too. The end is told when nothing is left.
         """
-        frames: list[tuple[_Key, int, bytes]] = []
+        frames: list[tuple[Key, int, bytes]] = []
         while self._ended is None:
             try:
                 data = self.connection.recv(_READ_BYTES)
@@ -90,7 +94,7 @@ class Peer:
             raise self._ended
         return frames
 
-    def _next(self) -> tuple[_Key, int, bytes] | None:
+    def _next(self) -> tuple[Key, int, bytes] | None:
         if len(self._rest) < _FRAME.size:
             return None
         length, number, mask, hop = _FRAME.unpack_from(self._rest)
@@ -102,33 +106,72 @@ class Peer:
         return (number, mask), hop, data
 
 
-class MeshSum:
-    """One sum on its way; like a back end's work it has ``is_completed`` and ``wait``."""
+class MeshWork:
+    """An exchange on its way over a mesh; like a back end's work it has ``is_completed`` and ``wait``."""
 
-    def __init__(self, mesh: "Mesh", key: _Key, tensor: Tensor, ranks: Sequence[int]) -> None:
+    def __init__(self, mesh: "Mesh", key: Key, ranks: Sequence[int]) -> None:
         self.key = key
-        self.tensor = tensor
         self.error: MeshBroken | None = None
         self.is_over = False
-        self._mesh = mesh
+        self.mesh = mesh
+        self.others = {rank: mesh.peers[rank] for rank in ranks if rank != mesh.rank}
+
+    def begin(self) -> None:
+        """Sends what this member has to say first."""
+        raise NotImplementedError
+
+    def take(self, rank: int, hop: int, data: bytes) -> None:
+        """Takes in a frame of a member."""
+        raise NotImplementedError
+
+    def is_completed(self) -> bool:
+        """Whether the result is in place and all that others need for theirs has left, or the mesh is broken."""
+        if not self._can_go():
+            self.mesh.take(0.0)
+        return self._can_go()
+
+    def _can_go(self) -> bool:
+        return self.error is not None or (self.is_over and not self.mesh.owes())
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits until the result is in place.
+
+        Raises:
+            RuntimeError: the mesh broke, or the time is over; the exchange goes on then.
+        """
+        until_s = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        while not self._can_go():
+            left_s = 1.0 if until_s is None else until_s - time.monotonic()
+            if left_s <= 0.0:
+                raise RuntimeError("the sum is not complete yet")
+            self.mesh.take(left_s)
+        if self.error is not None:
+            raise self.error
+
+
+class MeshSum(MeshWork):
+    """A sum of tensors as they are."""
+
+    def __init__(self, mesh: "Mesh", key: Key, ranks: Sequence[int], tensor: Tensor) -> None:
+        super().__init__(mesh, key, ranks)
+        self.tensor = tensor
         self._flat = tensor.contiguous().reshape(-1)
         one_hop = tensor.nbytes <= MOST_ONE_HOP_BYTES
         self._bounds = bounds(self._flat.numel(), 1 if one_hop else len(ranks))
         self._place = {rank: 0 if one_hop else place for place, rank in enumerate(ranks)}
-        self._others = {rank: mesh.peers[rank] for rank in ranks if rank != mesh.rank}
-        self._awaited = 0 if one_hop else len(self._others)
+        self._awaited = 0 if one_hop else len(self.others)
         self._parts: dict[int, bytes] = {}
         self._sums: dict[int, bytes] = {}
         self._is_handed_out = False
 
     def begin(self) -> None:
         """Sends each member the values that it adds up."""
-        for rank, peer in self._others.items():
+        for rank, peer in self.others.items():
             peer.send(self.key, 0, _bytes(self._part(rank)))
 
     def take(self, rank: int, hop: int, data: bytes) -> None:
         """Takes in one member's values (hop 0), or the sum of its part (hop 1)."""
-        wanted = self._part(rank if hop else self._mesh.rank).nbytes
+        wanted = self._part(rank if hop else self.mesh.rank).nbytes
         if len(data) != wanted:
             raise MeshBroken(f"member {rank} sent {len(data)} bytes where {wanted} were expected")
         (self._sums if hop else self._parts)[rank] = data
@@ -136,12 +179,12 @@ class MeshSum:
 
     def go_on(self) -> None:
         """Adds up once all values are here, hands the sum out, and is over once everybody's sum is in place."""
-        if len(self._parts) == len(self._others) and not self._is_handed_out:
+        if len(self._parts) == len(self.others) and not self._is_handed_out:
             self._is_handed_out = True
-            own = self._part(self._mesh.rank)
+            own = self._part(self.mesh.rank)
             own.copy_(self._added(own))
             if self._awaited:
-                for peer in self._others.values():
+                for peer in self.others.values():
                     peer.send(self.key, 1, _bytes(own))
         if self._is_handed_out and len(self._sums) == self._awaited:
             for rank, data in self._sums.items():
@@ -158,35 +201,11 @@ class MeshSum:
 
     def _added(self, own: Tensor) -> Tensor:
         """Adds up in the order of ranks, so that the bits do not depend on who comes first."""
-        rows = [own if rank == self._mesh.rank else _tensor(self._parts[rank], own) for rank in self._place]
+        rows = [own if rank == self.mesh.rank else _tensor(self._parts[rank], own) for rank in self._place]
         total = rows[0].clone()
         for row in rows[1:]:
             total += row
         return total
-
-    def is_completed(self) -> bool:
-        """Whether the sum is in place and all that others need for theirs has left, or the mesh is broken."""
-        if not self._can_go():
-            self._mesh.take(0.0)
-        return self._can_go()
-
-    def _can_go(self) -> bool:
-        return self.error is not None or (self.is_over and not self._mesh.owes())
-
-    def wait(self, timeout: timedelta | None = None) -> None:
-        """Waits until the sum is in place.
-
-        Raises:
-            RuntimeError: the mesh broke, or the time is over; the sum goes on then.
-        """
-        until_s = None if timeout is None else time.monotonic() + timeout.total_seconds()
-        while not self._can_go():
-            left_s = 1.0 if until_s is None else until_s - time.monotonic()
-            if left_s <= 0.0:
-                raise RuntimeError("the sum is not complete yet")
-            self._mesh.take(left_s)
-        if self.error is not None:
-            raise self.error
 
 
 class Mesh:
@@ -198,8 +217,8 @@ class Mesh:
         self.peers = {index: Peer(connection) for index, connection in connections.items()}
         self._rank_of = {peer.connection.fileno(): index for index, peer in self.peers.items()}
         self._poll = select.poll()
-        self._sums: dict[_Key, MeshSum] = {}
-        self._early: dict[_Key, list[tuple[int, int, bytes]]] = {}
+        self._works: dict[Key, MeshWork] = {}
+        self._early: dict[Key, list[tuple[int, int, bytes]]] = {}
         self._next: dict[int, int] = {}
         self._lock = threading.RLock()
         self._broken: MeshBroken | None = None
@@ -212,12 +231,16 @@ class Mesh:
             among: The ranks that take part, rising, this one among them. ``None``: all. Sums among some do not mind
                 the order of sums among others.
         """
+        return self.start(lambda key, ranks: MeshSum(self, key, ranks, tensor), among)
+
+    def start(self, make: Callable[[Key, Sequence[int]], Work], among: Sequence[int] | None = None) -> Work:
+        """Starts an exchange that ``make`` returns for a key and the ranks that take part; see :meth:`all_reduce`."""
         with self._lock:
             mask = 0 if among is None else sum(1 << rank for rank in among)
             key = (self._next.get(mask, 0), mask)
             self._next[mask] = key[0] + 1
-            work = MeshSum(self, key, tensor, range(self.size) if among is None else among)
-            self._sums[key] = work
+            work = make(key, range(self.size) if among is None else among)
+            self._works[key] = work
             try:
                 if self._broken is not None:
                     raise self._broken
@@ -257,7 +280,7 @@ class Mesh:
         peer = self.peers[rank]
         peer.flush()
         for key, hop, data in peer.receive():
-            work = self._sums.get(key)
+            work = self._works.get(key)
             if work is None:
                 self._early.setdefault(key, []).append((rank, hop, data))
             else:
@@ -265,15 +288,15 @@ class Mesh:
 
     def _retire(self) -> None:
         """Drops the sums that are over."""
-        for key in [key for key, work in self._sums.items() if work.is_over]:
-            del self._sums[key]
+        for key in [key for key, work in self._works.items() if work.is_over]:
+            del self._works[key]
 
     def _break(self, error: MeshBroken) -> None:
         self._broken = error
-        for work in self._sums.values():
+        for work in self._works.values():
             if not work.is_over:
                 work.error = error
-        self._sums.clear()
+        self._works.clear()
         for peer in self.peers.values():
             peer.outbox.clear()
 
