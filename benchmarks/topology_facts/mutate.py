@@ -80,10 +80,14 @@ PRESENTATION: dict[str, Mutation] = {
 
 
 def _without_rows(lines: list[str], rng: random.Random) -> Iterable[str]:
-    """Cuts rows out; a cut over the end of a paragraph leaves the paragraphs apart."""
+    """Cuts rows out; a cut over the end of a paragraph leaves the paragraphs apart, one in a drawn tree leaves dots.
+
+    Without a mark both would be valid dumps of other machines.
+    """
     start = rng.randrange(len(lines))
     end = start + rng.randrange(1, 2 + len(lines) // 3)
     gap = [""] if any(not line.strip() for line in lines[start:end]) else []
+    gap = ["..."] if any(_OF_A_TREE.search(line) for line in lines) else gap
     return lines[:start] + gap + lines[end:]
 
 

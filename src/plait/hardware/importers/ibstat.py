@@ -9,8 +9,8 @@ from plait.hardware.importers.paste import Paste, read_paste
 from plait.hardware.topology import Component, Fragment
 from plait.hardware.values import Value
 
-_ADAPTER = re.compile(r"^\s*CA '([^']{1,64})'\s*$")
-_STATUS = re.compile(r"^\s*Infiniband device '([^']{1,64})' port (\d{1,3}) status:")
+_ADAPTER = re.compile(r"^\s*CA '([A-Za-z][\w.-]{0,63})'\s*$", re.ASCII)
+_STATUS = re.compile(r"^\s*Infiniband device '([A-Za-z][\w.-]{0,63})' port (\d{1,3}) status:", re.ASCII)
 _PORT = re.compile(r"^\s*Port (\d{1,3}):\s*$")
 _PAIR = re.compile(r"^\s*([A-Za-z][A-Za-z _]{1,40}?)\s*:\s*(\S.*?)\s*$")
 _HINT = re.compile(r"^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '", re.MULTILINE)

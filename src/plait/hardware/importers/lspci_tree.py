@@ -8,10 +8,12 @@ import re
 from dataclasses import dataclass, field
 
 _ROOT = re.compile(r"-*\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})\]", re.IGNORECASE)
+_ROOT_BRANCH = re.compile(r"[+\\]-+\[[0-9a-f]{4,8}:[0-9a-f]{2}\]-", re.IGNORECASE)
 _BUS = re.compile(r"-\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}))?\]", re.IGNORECASE)
 _FUNCTION = re.compile(r"([0-9a-f]{2})\.([0-7])(?![0-9a-f])", re.IGNORECASE)
 _STEM = re.compile(r"-*([+\\])-+|-+")
 _NAME = re.compile(r" {1,4}(\S.*)$")
+_CUT = re.compile(r"[ |]*(?:\.\.\.|\u2026|\[\.\.\.\])[ ]*")
 _ELIDED = re.compile(r"[-+\\ ]*(?:\.\.\.|\u2026)")
 
 
@@ -62,8 +64,8 @@ def read_tree(lines: tuple[str, ...], *, is_whole: bool) -> Tree:
         line = raw.expandtabs(8)
         if re.search(r"[-+\\]-", line):
             reader.take(line, number, is_whole_line=is_whole or number < len(lines))
-        elif not line.strip():
-            reader.forget()  # an empty line begins another fragment
+        elif not line.strip() or _CUT.fullmatch(line):
+            reader.forget()  # an empty line begins another fragment, three dots stand for lines that were cut out
     return reader.tree
 
 
@@ -75,7 +77,8 @@ class _Reader:
         self._ranges: list[tuple[str | None, int, int, str | None]] = []
 
     def forget(self) -> None:
-        self._columns.clear()
+        """Closes every branch but those of root buses, which say by themselves what they are."""
+        self._columns = {column: bus for column, bus in self._columns.items() if bus.number is None}
 
     def take(self, line: str, number: int, *, is_whole_line: bool) -> None:
         at = len(line) - len(line.lstrip(" |"))
@@ -124,7 +127,11 @@ class _Reader:
         if line[at] == "-":
             self._columns.clear()
             return _Bus(None, None, None, None)
-        column = next((c for c in (at, at - 1, at + 1) if c in self._columns), None)
+        if _ROOT_BRANCH.match(line, at):
+            self._columns = {column: bus for column, bus in self._columns.items() if column <= at}
+            return _Bus(None, None, None, None)
+        near = [c for c in (at - 1, at + 1) if line[c : c + 1] != "|"] if at > 0 else []
+        column = next((c for c in (at, *near) if c in self._columns), None)
         if column is None:
             # A fragment whose root line was left out: the bus of its first function is not shown.
             return _Bus(None, "", None, "") if at == 0 or not self._columns else None

@@ -209,8 +209,9 @@ class _Finder:
 
 
 def _drop_unconfirmed(matrix: Matrix) -> None:
-    """Where a word of the header is unreadable or a row contradicts it, only columns with a whole row of their own count."""
-    if None not in matrix.columns and not any(label in matrix.columns for label in matrix.strangers):
+    """Where a header has an unreadable word, or a row contradicts it, columns need a whole row of their own."""
+    contradicts = any(label in matrix.columns or ACCELERATOR.fullmatch(label) for label in matrix.strangers)
+    if None not in matrix.columns and not contradicts:
         return
     for index, name in enumerate(matrix.columns):
         if name is not None and not (name in matrix.rows and matrix.rows[name].is_sure):
@@ -218,11 +219,17 @@ def _drop_unconfirmed(matrix: Matrix) -> None:
 
 
 def _drop_pieces_of_names(matrix: Matrix) -> None:
-    """A column without a row that is a piece of the label of an unread row (``mlx5`` of ``mlx5_3``) is nobody's."""
+    """A NIC without a row whose name is a piece of another (``mlx5`` of ``mlx5_3``, ``mx5_9`` by ``mlx5_8``) is none.
+
+    Other names are the labels of unread rows, and those of the header without their numbers.
+    """
+    stems = {name.rstrip("0123456789") for name in matrix.names}
     for index, name in enumerate(matrix.columns):
         if name is None or name in matrix.rows or ACCELERATOR.fullmatch(name):
             continue
-        if any(_is_piece(name, other) for other in matrix.strangers):
+        stem = name.rstrip("0123456789")
+        is_begun = index == len(matrix.columns) - 1 and any(o.startswith(name) for o in matrix.names if o != name)
+        if is_begun or any(_is_piece(name, o) for o in matrix.strangers) or any(_is_piece(stem, o) for o in stems):
             _rename(matrix, index, name, None)
 
 
@@ -281,7 +288,7 @@ def _split(rest: str, matrix: Matrix, label: str) -> _Split | None:
         by_tabs = _by_tabs(rest, size, index)
         if by_tabs is not None or _has_hole(rest, size):
             return by_tabs
-    return _by_words(rest, size, index)
+    return _by_words(rest, size, index, has_titles=bool(matrix.titles))
 
 
 def _has_hole(rest: str, size: int) -> bool:
@@ -312,7 +319,7 @@ def _without_empty_end(tail: list[str]) -> list[str]:
     return tail
 
 
-def _by_words(rest: str, size: int, index: int | None) -> _Split | None:
+def _by_words(rest: str, size: int, index: int | None, *, has_titles: bool) -> _Split | None:
     tokens: list[str] = []
     for word in words(rest):
         if word.startswith("#"):
@@ -322,11 +329,11 @@ def _by_words(rest: str, size: int, index: int | None) -> _Split | None:
         return _Split(tokens[:index], tokens[index + 1 :], [])  # rocm-smi marks the diagonal with 0
     marks = [at for at, token in enumerate(tokens[:size]) if is_self(token)]
     if index is None:
-        return _whole_row(tokens, size, marks)
+        return _whole_row(tokens, size, marks, has_titles=has_titles)
     if index not in marks and len(marks) != 1:
         return _without_mark(tokens, size, index)
     at = index if index in marks else marks[0]
-    right, tail, is_complete = _behind(tokens[at + 1 :], size - 1 - index)
+    right, tail, is_complete = _behind(tokens[at + 1 :], size - 1 - index, has_titles=has_titles)
     if at != index and not is_complete:
         return None  # the label contradicts the diagonal
     left = tokens[:at] if at == index and _are_cells(tokens[:at]) else None
@@ -338,11 +345,11 @@ def _are_cells(run: Sequence[str]) -> bool:
     return all(is_cell(word) or is_damaged_cell(word) or word.isdigit() for word in run)
 
 
-def _whole_row(tokens: list[str], size: int, marks: list[int]) -> _Split | None:
+def _whole_row(tokens: list[str], size: int, marks: list[int], *, has_titles: bool) -> _Split | None:
     """A row whose label the header lacks: only a full one can say which column it is."""
     if len(marks) != 1 or not all(is_cell(token) for token in tokens[: marks[0]]):
         return None
-    right, tail, is_complete = _behind(tokens[marks[0] + 1 :], size - 1 - marks[0])
+    right, tail, is_complete = _behind(tokens[marks[0] + 1 :], size - 1 - marks[0], has_titles=has_titles)
     is_complete = is_complete and all(is_cell(cell) for cell in right or ())
     return _Split(tokens[: marks[0]], right, tail) if is_complete else None
 
@@ -350,21 +357,29 @@ def _whole_row(tokens: list[str], size: int, marks: list[int]) -> _Split | None:
 def _without_mark(tokens: list[str], size: int, index: int) -> _Split | None:
     """A row whose diagonal is destroyed: it counts where all other cells are there and are cells."""
     body = tokens[:size]
-    if len(body) < size or not all(is_cell(cell) for at, cell in enumerate(body) if at != index):
+    if (
+        len(body) < size
+        or link_of(body[index]) is not None
+        or not all(is_cell(cell) for at, cell in enumerate(body) if at != index)
+    ):
         return None
     if len(tokens) > size and not is_affinity(tokens[size]):
         return None
     return _Split(body[:index], body[index + 1 :], tokens[size:])
 
 
-def _behind(tokens: list[str], needed: int) -> tuple[list[str] | None, list[str], bool]:
-    """Returns the cells behind the diagonal, the tail, and whether the cells are as many as the header says."""
+def _behind(tokens: list[str], needed: int, *, has_titles: bool) -> tuple[list[str] | None, list[str], bool]:
+    """Returns the cells behind the diagonal, the tail, and whether the cells are as many as the header says.
+
+    Words between cells and tail (``NUMA 0`` in somebody's notes) are a tail only where the header has no titles.
+    """
     count = next((at for at, token in enumerate(tokens) if is_affinity(token)), len(tokens))
     if count == needed:
         return tokens[:needed], tokens[needed:], True
     if count > needed:
         extra = tokens[needed:count]
-        if all(is_cell(cell) for cell in tokens[:needed]) and not any(is_cell(word) for word in extra):
+        is_note = not has_titles and not any(is_cell(word) for word in extra)
+        if is_note and all(is_cell(cell) for cell in tokens[:needed]):
             return tokens[:needed], tokens[needed:], True
         return None, tokens[count:], False
     if count == len(tokens):
@@ -389,7 +404,8 @@ def _claim(matrix: Matrix, label: str, split: _Split) -> str | None:
         return None
     fits_label, fits_named = (_continues(matrix.columns, index, name) for name in (label, named))
     if fits_named and not fits_label:
-        return named if _is_piece(label, named) or _is_piece(named, label) else None
+        are_two = ACCELERATOR.fullmatch(label) and ACCELERATOR.fullmatch(named)
+        return named if not are_two and (_is_piece(label, named) or _is_piece(named, label)) else None
     _rename(matrix, index, named, label if fits_label and not fits_named else None)
     return label if fits_label and not fits_named else None
 

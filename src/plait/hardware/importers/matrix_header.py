@@ -15,6 +15,8 @@ ACCELERATOR = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _TITLE = re.compile(r"(CPU|NUMA|Node)\s*Affinity|(GPU)\s*NUMA\s*ID", re.IGNORECASE)
+_PIECE_OF_TITLE = re.compile(r"CPU?|NUMA?|Node?|GPU|Aff?i?n?i?t?y?")
+_NUMBERED = re.compile(r"(?:GPU|NPU|NIC|MLU|DCU|HCU|Phy-ID)[0-9]", re.ASCII | re.IGNORECASE)
 _NUMBERED_NIC = re.compile(r"NIC[0-9]{1,3}", re.ASCII | re.IGNORECASE)
 _GLUED = re.compile(
     r"(?:GPU|NPU|NIC|MLU|DCU|HCU)[0-9]+|Phy-ID[0-9]+|mlx[0-9]+_(?:bond_)?[0-9]+|ib[0-9]+", re.ASCII | re.IGNORECASE
@@ -47,6 +49,8 @@ def header_of(line: str, *, is_cut: bool) -> Header | None:
     first = _TITLE.search(line)
     titles = [_title(m) for m in _TITLE.finditer(line)]
     tokens = _words(line[: first.start()] if first else line)
+    while tokens and first is None and _PIECE_OF_TITLE.fullmatch(tokens[-1]):
+        tokens.pop()
     if is_cut and tokens and not _TITLE.search(line[-16:]):
         tokens.pop()  # the last word may be the beginning of a longer one
     if not tokens or (len(tokens) > 1 and is_cell(tokens[1]) and not is_name(tokens[1])):
@@ -82,22 +86,26 @@ def _columns(tokens: Sequence[str]) -> list[str | None]:
 
 
 def longer_header(text: str, more: str, header: Header, *, is_cut: bool) -> tuple[str, Header] | None:
-    """Returns the header with a wrapped line joined, ``None`` where that line is none of it."""
-    for glue in (" ", ""):
-        joined = f"{text}{glue}{more.lstrip() if glue else more}"
-        longer = header_of(joined, is_cut=is_cut)
-        if longer is None or longer.bad > 0:
-            continue
-        if len(longer.columns) + len(longer.titles) > len(header.columns) + len(header.titles) - header.bad:
-            return joined, longer
-    return None
+    """Returns the header with a wrapped line joined, ``None`` where that line is none of it.
+
+    The break may stand between words or inside one: what leaves fewer words unreadable is taken.
+    """
+    joined = (f"{text} {more.lstrip()}", f"{text}{more}")
+    found = [(line, longer) for line in joined if (longer := header_of(line, is_cut=is_cut)) is not None]
+    if not found:
+        return None
+    line, best = min(found, key=lambda pair: pair[1].bad)
+    grows = len(best.columns) + len(best.titles) - best.bad > len(header.columns) + len(header.titles) - header.bad
+    return (line, best) if grows and best.bad <= max(1, header.bad) else None
 
 
 def is_name(token: str) -> bool:
     """Returns whether a word can name a device: an accelerator, or any word with a digit that is no cell."""
     if ACCELERATOR.fullmatch(token) or _NUMBERED_NIC.fullmatch(token):
         return True
-    if _PIECE_OF_STEM.fullmatch(token):
+    if _PIECE_OF_STEM.fullmatch(token) or _NUMBERED.search(token):
+        return False
+    if len(_GLUED.findall(token)) > 1:
         return False
     return _OTHER_NAME.fullmatch(token) is not None and link_of(token) is None and not is_affinity(token)
 

@@ -34,7 +34,7 @@ def repaired(header: Header, lines: Sequence[str]) -> Columns:
         return best
     for candidate in _shorter(header.columns):
         count = _agreeing(candidate, rows)
-        if count > agreeing:
+        if count > agreeing and (count >= _FEWEST_ROWS or len(candidate) <= _FEWEST_ROWS):
             best, agreeing = candidate, count
     if agreeing < len(rows) and len(rows) >= _FEWEST_ROWS:
         return next((longer for longer in _longer(best) if _agreeing(longer, rows) == len(rows)), best)
@@ -60,7 +60,7 @@ def _agreeing(columns: Columns, rows: Sequence[tuple[str, list[str]]]) -> int:
     """Returns how many rows have the mark in their own column and as many cells as there are columns."""
     count = 0
     for label, cells in rows:
-        index = columns.index(label) if label in columns else None
+        index = columns.index(label) if label in columns else _nameless(columns, cells)
         if index is None or len(cells) < len(columns) or not (is_self(cells[index]) or cells[index] == "0"):
             continue
         body, tail = cells[: len(columns)], cells[len(columns) :]
@@ -68,6 +68,12 @@ def _agreeing(columns: Columns, rows: Sequence[tuple[str, list[str]]]) -> int:
             continue
         count += not tail or link_of(tail[0]) is None
     return count
+
+
+def _nameless(columns: Columns, cells: Sequence[str]) -> int | None:
+    """Returns the column of a row that the header does not name, where the mark stands in one without a name."""
+    mark = next((at for at, cell in enumerate(cells[: len(columns)]) if is_self(cell)), None)
+    return mark if mark is not None and columns[mark] is None else None
 
 
 def _shorter(columns: Columns) -> Iterator[Columns]:

@@ -131,13 +131,13 @@ def _tables(paste: Paste) -> Iterator[NumberTable]:
 
 
 def _header(line: str, title: str) -> NumberTable | None:
-    """Returns an empty table where the line is a row of devices' numbers, each one once, from one word on."""
+    """Returns an empty table where the line counts devices from 0 on."""
     found = words(line)
     if not found or len(found) > _MOST_COLUMNS:
         return None
     corner = found.pop(0) if _CORNER.fullmatch(found[0]) else ""
     columns = [int(match[1]) for word in found if (match := _COLUMN.fullmatch(word))]
-    if not columns or len(columns) < len(found) or len(set(columns)) < len(columns):
+    if not found or columns != list(range(len(found))):
         return None
     return NumberTable(title, corner, tuple(columns))
 
@@ -152,7 +152,7 @@ def _row(line: str, table: NumberTable, *, is_cut: bool) -> tuple[int, tuple[flo
     if len(found) != len(table.columns) + 1:
         return None
     label = found[0].rstrip(":").removeprefix("GPU")
-    if not re.fullmatch(r"\d{1,4}", label, re.ASCII):
+    if not re.fullmatch(r"\d{1,4}", label, re.ASCII) or (_is_between_gpus(table) and int(label) not in table.columns):
         return None
     figures: list[float | None] = []
     for word in found[1:]:

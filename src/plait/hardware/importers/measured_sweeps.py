@@ -36,7 +36,7 @@ _PERF_TITLE = re.compile(
 )
 _PERF_HEAD = re.compile(r"#bytes\s+#iterations\s+BW peak\[(\w+/sec)\]\s+BW average\[(\w+/sec)\]")
 _PERF_ROW = re.compile(rf"^\s*(\d{{1,12}})\s+(\d{{1,12}})\s+({_NUMBER})\s+({_NUMBER})\s+({_NUMBER})\s*$")
-_PERF_DEVICE = re.compile(r"\bDevice\s*:\s*(\S{1,40})")
+_PERF_DEVICE = re.compile(r"\bDevice\s*:\s*([A-Za-z][\w.-]{0,40})(?!\S)", re.ASCII)
 _HINT = re.compile(
     r"\bbusbw\b|\b(?:float|bfloat16|half|int8|uint8|double)\s+(?:sum|none|prod|max|min)\b"
     r"|bandwidthTest-|Transfer Size \(Bytes\)|_Bandwidth_|BW average\["

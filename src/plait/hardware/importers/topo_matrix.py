@@ -166,17 +166,18 @@ def _states(matrices: Sequence[Matrix]) -> dict[tuple[str, str], str]:
 
 
 def _other_tables(links: Matrix | None, more: Sequence[Matrix]) -> list[Conflict]:
-    """A paste with two link tables: equal ones are one, different ones may be two machines."""
+    """A paste with two link tables: equal ones are one; of different ones the first is read, and each pair is told."""
+    first = {(row, column): cell for row, column, cell in links.cells()} if links else {}
     found = []
     for other in more:
-        first = {(row, column): cell for row, column, cell in links.cells()} if links else {}
-        second = {(row, column): cell for row, column, cell in other.cells()}
-        differ = sorted(pair for pair in first.keys() & second.keys() if first[pair] != second[pair])
-        if differ or (links and set(links.names) != set(other.names)):
-            where = f"line {other.line}"
-            found.append(
-                Conflict(subject="second link table (another machine?)", said=("the first one is read", where))
-            )
+        if links and set(links.names) != set(other.names):
+            said = ("the first one is read", f"line {other.line} has other devices")
+            found.append(Conflict(subject="second link table (another machine?)", said=said))
+        found += [
+            Conflict(subject=f"link of {a} and {b}", said=(first[a, b], f"{cell} in the table of line {other.line}"))
+            for a, b, cell in other.cells()
+            if first.get((a, b), cell) != cell
+        ]
     return found
 
 
