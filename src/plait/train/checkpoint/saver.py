@@ -1,0 +1,279 @@
+"""The saver: a small process that holds the trainers' shared memory and makes it durable, also after they have died.
+
+It is started by the node's agent, or by the session where there is no agent, and it never imports PyTorch. Trainers
+find it by the name of an abstract Unix socket, which disappears with the process. A trainer hands over its segment and
+then says which slot to persist; when its connection ends without a good-bye, the saver persists the newest whole slot
+by itself. A restarted trainer fetches the segments of its predecessor.
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from plait.errors import PlaitError
+from plait.train.checkpoint.commit import Retention
+from plait.train.checkpoint.index import decoded
+from plait.train.checkpoint.repository import CheckpointFenced, Claim, Repository
+from plait.train.checkpoint.segment import Segment, SlotRecord
+from plait.train.checkpoint.stores import StoreRefused, open_store
+
+_log = logging.getLogger(__name__)
+
+MESSAGE_BYTES = 256 * 1024
+END_PATIENCE_S = 4.0
+_LOOK_S = 0.2
+
+
+def socket_address(name: str) -> str:
+    """Returns the abstract socket of a saver; other users' savers have other names."""
+    return f"\0plait-saver-{os.getuid()}-{name}"
+
+
+def send(connection: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    """Sends one message with file descriptors."""
+    socket.send_fds(connection, [json.dumps(message).encode()], list(descriptors))
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Returns the next message and its descriptors, None once the other side has closed."""
+    data, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 16)
+    if not data:
+        return None
+    return json.loads(data), descriptors
+
+
+@dataclass(slots=True)
+class Charge:
+    """What the saver knows of one trainer."""
+
+    member: str
+    segment: Segment
+    repository: Repository
+    claim: Claim | None = None
+    base_step: int | None = None
+    durable: tuple[int, int] = (-1, -1)
+    """(generation, step) of the newest snapshot that is durable."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Saver:
+    """Serves the trainers of one node for one place where checkpoints lie."""
+
+    def __init__(self, name: str, linger_s: float) -> None:
+        """Listens under ``name``; ends once there has been nobody and nothing to do for ``linger_s`` seconds.
+
+        Raises:
+            OSError: Another saver has this name.
+        """
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self._listener.bind(socket_address(name))
+        self._listener.listen(64)
+        self._linger_s = linger_s
+        self._charges: dict[str, Charge] = {}
+        self._clients = 0
+        self._idle_since_s = time.monotonic()
+        self._lock = threading.Lock()
+        self.ending = threading.Event()
+
+    def serve(self) -> None:
+        """Serves until told to end or useless."""
+        self._listener.settimeout(_LOOK_S)
+        while not self.ending.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                with self._lock:
+                    if not self._clients and time.monotonic() - self._idle_since_s > self._linger_s:
+                        break
+                continue
+            if not _is_of_same_user(connection):
+                connection.close()
+                continue
+            with self._lock:
+                self._clients += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        self._listener.close()
+        deadline_s = time.monotonic() + END_PATIENCE_S
+        while self._clients and time.monotonic() < deadline_s:
+            for charge in list(self._charges.values()):
+                if charge.lock.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+                    charge.lock.release()
+            with self._lock:
+                busy = any(charge.lock.locked() for charge in self._charges.values())
+            if not busy:
+                return
+
+    def _serve(self, connection: socket.socket) -> None:
+        charge: Charge | None = None
+        is_over = False
+        try:
+            with connection:
+                while (got := receive(connection)) is not None:
+                    message, descriptors = got
+                    if message["kind"] == "bye":
+                        is_over = True
+                        break
+                    charge = self._obey(connection, message, descriptors, charge)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("a trainer's connection ended: %r", error)
+        finally:
+            if charge is not None and not is_over:
+                self._persist_last(charge)
+            if charge is not None and is_over:
+                with self._lock:
+                    if self._charges.get(charge.member) is charge:
+                        del self._charges[charge.member]
+                charge.segment.close()
+            with self._lock:
+                self._clients -= 1
+                self._idle_since_s = time.monotonic()
+
+    def _obey(
+        self, connection: socket.socket, message: dict[str, Any], descriptors: list[int], charge: Charge | None
+    ) -> Charge | None:
+        match message["kind"]:
+            case "hello":
+                charge = _charge(message, descriptors[0])
+                with self._lock:
+                    former = self._charges.get(charge.member)
+                    self._charges[charge.member] = charge
+                if former is not None:
+                    with former.lock:
+                        former.segment.close()
+                send(connection, {"kind": "welcome", "pid": os.getpid()})
+            case "claim" if charge is not None:
+                charge.claim, charge.base_step = None, message["base_step"]
+                send(connection, _answered(lambda: _claim(charge, lists_newer=message["lists_newer"])))
+            case "persist" if charge is not None:
+                send(connection, _answered(lambda: _persist(charge, message["slot"], message.get("metric"))))
+            case "fetch":
+                self._fetch(connection)
+            case other:
+                send(connection, {"kind": "failed", "error": f"{other!r} is not understood here"})
+        return charge
+
+    def _fetch(self, connection: socket.socket) -> None:
+        """Hands out the segments of trainers that are gone or alive, for whoever starts again."""
+        with self._lock:
+            held = list(self._charges.values())
+        for charge in held:
+            send(connection, {"kind": "segment", "member": charge.member}, (charge.segment.descriptor,))
+        send(connection, {"kind": "end"})
+
+    def _persist_last(self, charge: Charge) -> None:
+        """Makes the last whole snapshot of a trainer durable that has died."""
+        with charge.lock:
+            slot = charge.segment.newest()
+            record = charge.segment.record(slot) if slot is not None else None
+            if slot is None or record is None or (record.generation, record.step) <= charge.durable:
+                return
+        answer = _answered(lambda: _persist(charge, slot, None))
+        if answer["kind"] == "failed":
+            _log.warning("the last snapshot of %s, of step %d, was not saved: %s", charge.member, record.step, answer)
+        else:
+            _log.info("%s has died; its snapshot of step %d is saved", charge.member, record.step)
+
+
+def _answered(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return work()
+    except CheckpointFenced as error:
+        return {"kind": "failed", "error": str(error), "is_fenced": True}
+    except (PlaitError, OSError, MemoryError) as error:
+        return {"kind": "failed", "error": str(error), "is_fenced": False}
+
+
+def _charge(message: dict[str, Any], descriptor: int) -> Charge:
+    store = open_store(message["url"], message.get("options"))
+    repository = Repository(
+        store,
+        retention=Retention(
+            last=message["keep"], every_steps=message.get("keep_every_steps"), best=message.get("keep_best", 0)
+        ),
+        bytes_per_s=message.get("bytes_per_s"),
+    )
+    return Charge(member=message["member"], segment=Segment.attach(descriptor), repository=repository)
+
+
+def _claim(charge: Charge, *, lists_newer: bool) -> dict[str, Any]:
+    with charge.lock:
+        charge.claim = charge.repository.claim(charge.base_step, lists_newer=lists_newer)
+        charge.repository.sweep()
+        notes = [*charge.repository.notes, *charge.repository.store.notes]
+        return {"kind": "claimed", "generation": charge.claim.writer.generation, "notes": notes}
+
+
+def _persist(charge: Charge, slot: int, metric: float | None) -> dict[str, Any]:
+    with charge.lock:
+        record = charge.segment.record(slot)
+        if record is None:
+            return {"kind": "failed", "error": f"slot {slot} holds no whole snapshot", "is_fenced": False}
+        if charge.claim is None:
+            charge.claim = charge.repository.claim(charge.base_step)
+        started_s, cpu_s = time.monotonic(), time.process_time()
+        try:
+            num_bytes = _save(charge, charge.claim, slot, record, metric)
+        except StoreRefused:
+            # The place may be full of what nobody needs: clear it away and try once more.
+            if not charge.repository.sweep():
+                raise
+            num_bytes = _save(charge, charge.claim, slot, record, metric)
+        charge.durable = (record.generation, record.step)
+        return {
+            "kind": "saved",
+            "step": record.step,
+            "bytes": num_bytes,
+            "seconds": time.monotonic() - started_s,
+            "cpu_s": time.process_time() - cpu_s,
+            "notes": [*charge.repository.notes, *charge.repository.store.notes],
+        }
+
+
+def _save(charge: Charge, claim: Claim, slot: int, record: SlotRecord, metric: float | None) -> int:
+    repository, segment = charge.repository, charge.segment
+    prefix = repository.prefix(claim, record.step)
+    index = decoded(segment.index(slot, record.index_bytes))
+    receipt = repository.write(prefix, 0, index, segment.data(slot), record.data_bytes)
+    if segment.record(slot) != record:
+        raise StoreRefused(f"slot {slot} was written while it was read; nothing is committed")
+    repository.commit(claim, record.step, prefix, [receipt], metric=metric, written_s=time.time())
+    repository.retain(claim)
+    return receipt.data_bytes
+
+
+def _is_of_same_user(connection: socket.socket) -> bool:
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", peer)[1] == os.getuid())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a saver: ``python -m plait.train.checkpoint.saver --name NAME``."""
+    parser = argparse.ArgumentParser(prog="plait-saver")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--linger-s", type=float, default=0.0)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s saver: %(message)s")
+    try:
+        saver = Saver(options.name, options.linger_s)
+    except OSError:
+        return 0  # there is one already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: saver.ending.set())
+    with contextlib.suppress(BrokenPipeError):
+        saver.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,342 @@
+"""The checkpointer of a session: snapshots into shared memory, made durable by a saver process beside training."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from plait.errors import PlaitError
+from plait.train.checkpoint.arena import Arena, LayoutChanged
+from plait.train.checkpoint.checkpointer import LoadedCheckpoint
+from plait.train.checkpoint.commit import Retention
+from plait.train.checkpoint.repository import CheckpointFenced, Repository
+from plait.train.checkpoint.restore import load, snapshot_state
+from plait.train.checkpoint.saver import receive, send, socket_address
+from plait.train.checkpoint.segment import Segment
+from plait.train.checkpoint.stores import open_store
+
+_log = logging.getLogger("plait")
+
+_START_TIMEOUT_S = 30.0
+SAVER_ENVIRONMENT = "PLAIT_SAVER"
+"""Begins the name of the saver that the node's agent runs for this attempt's checkpoints."""
+
+
+class SaverUnreachable(PlaitError):
+    """The process that makes snapshots durable does not run."""
+
+
+def saver_name(url: str, node: str) -> str:
+    """Returns what the saver of a place and node is called; ``node`` tells emulated nodes of one machine apart."""
+    return hashlib.sha256(f"{url}\n{node}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """How snapshots become checkpoints."""
+
+    url: str
+    keep: int = 3
+    keep_every_steps: int | None = None
+    keep_best: int = 0
+    bytes_per_s: float | None = None
+    num_slots: int = 2
+
+
+class SnapshotCheckpointer:
+    """A :class:`~plait.train.checkpoint.checkpointer.Checkpointer` whose saves cost the trainer one copy in memory."""
+
+    def __init__(self, settings: SnapshotSettings, *, member: str = "w0") -> None:
+        """Opens nothing yet."""
+        self.settings = settings
+        self.member = member
+        self._arena: Arena | None = None
+        self._saver: socket.socket | None = None
+        self._base_step: int | None = None
+        self._has_claim = False
+        self._may_list_newer = False
+        self._durable: int | None = None
+        self._generation = 0
+        self._waiting: threading.Thread | None = None
+        self._preparing: threading.Thread | None = None
+        self._answer: dict[str, Any] | None = None
+        self._told: set[str] = set()
+        self._saver_pid: int | None = None
+        self._is_known = False
+        """Whether the saver holds the arena."""
+
+    # What a checkpointer does
+
+    def load(self, step: int | None = None) -> LoadedCheckpoint | None:
+        """Returns the nearest newest state: the snapshot in shared memory of a trainer that died here, or a checkpoint.
+
+        Raises:
+            CheckpointDamaged: There are checkpoints, but all (or that of ``step``) are damaged.
+        """
+        self.wait()
+        repository = self._repository()
+        found = load(repository, step)
+        durable = found[0] if found is not None else None
+        near = self._snapshot() if step is None else None
+        if near is not None and near[0] != repository.generation():
+            near = None  # of a run that another one has taken over from
+        if near is not None and (durable is None or near[1] > durable.step):
+            durable = LoadedCheckpoint(near[1], near[2], durable.skipped if durable else ())
+            _log.info("step %d is taken from shared memory", near[1])
+        self._base_step = durable.step if durable is not None else None
+        return durable
+
+    def latest(self) -> int | None:
+        """Returns the step of the newest checkpoint whose files are all there in full size."""
+        self.wait()
+        repository = self._repository()
+        for name in repository.names():
+            with contextlib.suppress(PlaitError):
+                repository.complete(name)
+                return name.step
+        return None
+
+    def save(self, state: Any, step: int, *, metric: float | None = None) -> None:
+        """Copies the state and has it made durable; a state counts once :attr:`durable_step` says so.
+
+        Waits for the save before it. A save that fails is told and does not end the run.
+
+        Raises:
+            CheckpointFenced: Another run has taken this place over.
+        """
+        self.wait()
+        slot = self.snapshot(state, step)
+        assert slot is not None
+        self._arena_of(state).busy.add(slot)
+        self._waiting = threading.Thread(target=self._persist, args=(slot, metric), name="plait-persist", daemon=True)
+        self._waiting.start()
+
+    def prepare(self, state: Any) -> None:
+        """Makes the shared memory and the connection to the saver, in a thread; best called before the first batch."""
+        self._preparing = threading.Thread(target=self._prepare, args=(state,), name="plait-arena", daemon=True)
+        self._preparing.start()
+
+    def _prepare(self, state: Any) -> None:
+        try:
+            self._arena_of(state)
+        except (PlaitError, OSError) as error:  # the first save meets the same and tells it
+            _log.debug("preparing for snapshots: %s", error)
+
+    def snapshot(self, state: Any, step: int) -> int | None:
+        """Copies the state into shared memory, where it outlives this process; returns the slot."""
+        if step < 0:
+            raise ValueError(f"the step of a checkpoint is {step}; steps count from 0")
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+        for _ in range(2):
+            try:
+                done = self._arena_of(state).snapshot(state, step=step, generation=self._generation)
+            except LayoutChanged:
+                _log.info("the state has another layout now: its shared memory is made anew")
+                self._drop_arena()
+                continue
+            return done[0] if done is not None else None
+        raise AssertionError("a new arena does not fit the state that it was made for")
+
+    def release(self) -> None:
+        """Gives the right to commit away, as when another member of the group leads; the next save claims again."""
+        self._has_claim = False
+        self._may_list_newer = True
+
+    @property
+    def durable_step(self) -> int | None:
+        """The last step that this object has made durable."""
+        return self._durable
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a state is being made durable at this moment."""
+        return self._waiting is not None and self._waiting.is_alive()
+
+    @property
+    def saver_pid(self) -> int | None:
+        """The saver's process, None before the first snapshot."""
+        return self._saver_pid
+
+    def wait(self) -> None:
+        """Returns once nothing is being written.
+
+        Raises:
+            CheckpointFenced: Another run has taken this place over.
+        """
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        waiting.join()
+        if self._arena is not None:
+            self._arena.busy.clear()
+        answer, self._answer = self._answer or {}, None
+        for note in answer.get("notes", ()):
+            if note not in self._told:
+                self._told.add(note)
+                _log.warning("%s", note)
+        if answer.get("kind") == "saved":
+            self._durable = int(answer["step"])
+        elif answer.get("is_fenced"):
+            raise CheckpointFenced(answer["error"])
+        else:
+            _log.error("a checkpoint could not be saved, the run goes on: %s", answer.get("error"))
+
+    def close(self) -> None:
+        """Waits for what is being written, and tells the saver that nothing of this trainer is left to do."""
+        try:
+            if self._preparing is not None:
+                self._preparing.join()
+            self.wait()
+        finally:
+            if self._saver is not None:
+                with contextlib.suppress(OSError):
+                    send(self._saver, {"kind": "bye"})
+                self._saver.close()
+                self._saver = None
+            if self._arena is not None:
+                self._arena.close()
+                self._arena = None
+
+    # The parts
+
+    def _repository(self) -> Repository:
+        return Repository(open_store(self.settings.url), retention=Retention(last=self.settings.keep))
+
+    def _arena_of(self, state: Any) -> Arena:
+        if self._arena is None:
+            self._arena = Arena(state, num_slots=self.settings.num_slots)
+            self._is_known = False
+        if not self._is_known:
+            self._hello()
+            self._is_known = True
+        return self._arena
+
+    def _drop_arena(self) -> None:
+        self.wait()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def _hello(self) -> None:
+        """Gives the saver the arena; it keeps the memory when this process dies."""
+        assert self._arena is not None
+        if self._saver is None:
+            self._saver = self._connected(starts=True)
+        wanted = self.settings
+        message = {
+            "kind": "hello",
+            "member": self.member,
+            "url": _absolute(wanted.url),
+            "keep": wanted.keep,
+            "keep_every_steps": wanted.keep_every_steps,
+            "keep_best": wanted.keep_best,
+            "bytes_per_s": wanted.bytes_per_s,
+        }
+        self._has_claim = False
+        send(self._saver, message, (self._arena.segment.descriptor,))
+        answer = receive(self._saver)
+        if answer is None or answer[0]["kind"] != "welcome":
+            raise SaverUnreachable(f"the saver of {wanted.url} refuses: {answer}")
+        self._saver_pid = int(answer[0]["pid"])
+        claim = self._claim()
+        if claim["kind"] == "failed" and claim["is_fenced"]:
+            raise CheckpointFenced(claim["error"])
+
+    def _claim(self) -> dict[str, Any]:
+        assert self._saver is not None
+        send(
+            self._saver,
+            {"kind": "claim", "base_step": self._base_step, "lists_newer": self._may_list_newer},
+        )
+        got = receive(self._saver)
+        gone: dict[str, Any] = {"kind": "failed", "error": "the saver has ended", "is_fenced": False}
+        answer = got[0] if got is not None else gone
+        if answer["kind"] == "claimed":
+            self._has_claim = True
+            self._may_list_newer = True  # what this member has saved itself counts from now on
+            self._generation = int(answer["generation"])
+            for note in answer["notes"]:
+                if note not in self._told:
+                    self._told.add(note)
+                    _log.warning("%s", note)
+        return answer
+
+    def _persist(self, slot: int, metric: float | None) -> None:
+        try:
+            assert self._saver is not None
+            if not self._has_claim and (claim := self._claim())["kind"] == "failed":
+                self._answer = claim
+                return
+            send(self._saver, {"kind": "persist", "slot": slot, "metric": metric})
+            got = receive(self._saver)
+            self._answer = got[0] if got is not None else {"kind": "failed", "error": "the saver has ended"}
+            if got is not None:
+                return
+        except OSError as error:
+            self._answer = {"kind": "failed", "error": f"the saver does not answer: {error}"}
+        # It has died: the next save starts another one.
+        self._is_known = False
+        if self._saver is not None:
+            self._saver.close()
+            self._saver = None
+
+    def _name(self) -> str:
+        return saver_name(_absolute(self.settings.url), os.environ.get(SAVER_ENVIRONMENT, ""))
+
+    def _connected(self, *, starts: bool) -> socket.socket:
+        """Returns a connection to the saver, started here where there is no agent that does."""
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        started: subprocess.Popen[bytes] | None = None
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            try:
+                connection.connect(socket_address(self._name()))
+            except OSError as error:
+                connection.close()
+                if not starts or time.monotonic() > deadline_s:
+                    raise SaverUnreachable(f"no saver for {self.settings.url} runs here: {error.strerror}") from error
+                if started is None and SAVER_ENVIRONMENT not in os.environ:
+                    started = _start_saver(self._name())
+                time.sleep(0.02)
+            else:
+                return connection
+
+    def _snapshot(self) -> tuple[int, int, Any] | None:
+        """Returns (generation, step, state) of the newest snapshot that a trainer has left with the saver here."""
+        try:
+            connection = self._connected(starts=False)
+        except SaverUnreachable:
+            return None
+        newest: tuple[int, int, Any] | None = None
+        with connection:
+            send(connection, {"kind": "fetch"})
+            while (got := receive(connection)) is not None and got[0]["kind"] == "segment":
+                segment = Segment.attach(got[1][0])
+                found = snapshot_state(segment)
+                segment.close()
+                if found is not None and (newest is None or found[:2] > newest[:2]):
+                    newest = found
+            send(connection, {"kind": "bye"})
+        return newest
+
+
+def _absolute(url: str) -> str:
+    return url if "://" in url else os.path.abspath(url)  # noqa: PTH100 - must not follow links
+
+
+def _start_saver(name: str) -> "subprocess.Popen[bytes]":
+    # A session of its own: what ends the trainer by its process group does not end the saver.
+    return subprocess.Popen(
+        [sys.executable, "-m", "plait.train.checkpoint.saver", "--name", name],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
