@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.hardware.blocks import bit_rows
+from plait.hardware.blocks import bit_rows, blocks
 from plait.hardware.free_devices import GroupImpossible, free_devices, known, told_speed
 from plait.hardware.islands import Island
 from plait.hardware.ring_search import search_ring
-from plait.hardware.rings import MOST_DEVICES, Weights, at_least, best_table, ring_bound, ring_sets, slowest
+from plait.hardware.rings import MOST_DEVICES, Weights, at_least, best_table, ring_sets, slowest
 
-_LEVELS = 12
 _MOST_LOOKS = 400
 """Divisions that the search above 16 islands looks at."""
 
@@ -214,11 +213,15 @@ def _follows(done: int, part: int) -> bool:
 
 
 def _searched(problem: _Problem) -> tuple[list[tuple[int, ...]], float]:
-    """Deals islands out at several levels, then gives away and exchanges single ones while that helps."""
+    """Divides each connected piece at each level by itself, then moves and exchanges single islands if that helps."""
     bound = _bound(problem)
-    high = int(np.searchsorted(problem.levels, bound))
-    tried = sorted({high * step // _LEVELS for step in range(_LEVELS + 1)}, reverse=True)
-    rank, parts = max((_rank(problem, p), p) for p in (_dealt(problem, float(problem.levels[i])) for i in tried))
+    order, levels = _nearest_order(problem.weights)
+    dealt = [
+        parts
+        for level in sorted({bound, *(min(level, bound) for level in levels)}, reverse=True)
+        for parts in _dealt(problem, level, order)
+    ]
+    rank, parts = max((_rank(problem, parts), parts) for parts in dealt)
     spent = 0
     while spent < _MOST_LOOKS:
         for changed in _neighbours(problem, parts):
@@ -235,21 +238,59 @@ def _searched(problem: _Problem) -> tuple[list[tuple[int, ...]], float]:
     return [tuple(sorted(part)) for part in parts], bound
 
 
-def _dealt(problem: _Problem, level: float) -> list[list[int]]:
-    """Gives each unit one of the fastest islands, then always the slowest unit the island that suits it best.
+def _nearest_order(weights: Weights) -> tuple[list[int], list[float]]:
+    """Returns the islands in the order in which a largest spanning tree grows (Prim 1957), and the links of the tree.
 
-    That is the one with the most links of at least this level to the unit, up to the two that a ring needs.
+    What fast links join stands together in that order, and pieces of the graph meet at the levels of those links.
     """
-    fits = at_least(problem.weights, level)
-    order = sorted(range(len(problem.speeds)), key=lambda v: (-problem.speeds[v], v))
-    parts, left = [[v] for v in order[: problem.count]], set(order[problem.count :])
-    while left:
-        part = min(parts, key=lambda p: (problem.speeds[p].sum(), p))
-        ways, best = np.minimum(fits[:, part].sum(axis=1), 2), problem.weights[:, part].max(axis=1)
-        chosen = max(left, key=lambda v: (ways[v], problem.speeds[v], best[v], -v))
-        part.append(chosen)
-        left.discard(chosen)
+    reached = weights[0].copy()
+    order, levels = [0], []
+    while len(order) < len(weights):
+        left = reached.copy()
+        left[order] = -np.inf
+        order.append(int(left.argmax()))
+        levels.append(float(left[order[-1]]))
+        reached = np.maximum(reached, weights[order[-1]])
+    return order, levels
+
+
+def _dealt(problem: _Problem, level: float, order: Sequence[int]) -> Iterator[list[list[int]]]:
+    """Yields two divisions along the pieces of the graph at a level; none where there are more pieces than units.
+
+    Every piece has a number of units by its speed. One division deals its islands out, the fastest first; the other
+    cuts the piece where it is, in the order of nearness.
+    """
+    pieces = _pieces(at_least(problem.weights, level))
+    if len(pieces) > problem.count:
+        return
+    speeds = [float(problem.speeds[piece].sum()) for piece in pieces]
+    shares = [1] * len(pieces)
+    for _ in range(problem.count - len(pieces)):  # the next unit goes where units would be the fastest (D'Hondt)
+        open_ = [i for i, piece in enumerate(pieces) if shares[i] < len(piece)]
+        shares[max(open_, key=lambda i: (speeds[i] / (shares[i] + 1), -i))] += 1
+    for divide_piece in (_even, _cut):
+        yield [
+            part
+            for piece, share in zip(pieces, shares, strict=True)
+            for part in divide_piece(problem.speeds, [v for v in order if v in piece], share)
+        ]
+
+
+def _even(speeds: Weights, piece: Sequence[int], share: int) -> list[list[int]]:
+    parts: list[list[int]] = [[] for _ in range(share)]
+    for island in sorted(piece, key=lambda v: (-speeds[v], v)):
+        min(parts, key=lambda part: (float(speeds[part].sum()), len(part))).append(island)
     return parts
+
+
+def _cut(speeds: Weights, piece: Sequence[int], share: int) -> list[list[int]]:
+    """Cuts a row of islands where the sums are nearest to even, leaving at least one island for each part."""
+    ends = np.cumsum(speeds[list(piece)])
+    cuts = [0]
+    for part in range(1, share):
+        nearest = int(np.abs(ends - ends[-1] * part / share).argmin()) + 1
+        cuts.append(min(max(nearest, cuts[-1] + 1), len(piece) - (share - part)))
+    return [list(piece[a:b]) for a, b in itertools.pairwise([*cuts, len(piece)])]
 
 
 def _rank(problem: _Problem, parts: Sequence[Sequence[int]]) -> tuple[float, float, float]:
@@ -273,39 +314,53 @@ def _neighbours(problem: _Problem, parts: Sequence[Sequence[int]]) -> Iterator[l
 
 
 def _bound(problem: _Problem) -> float:
-    """Returns a level above which no division can be.
-
-    Each unit lies in one connected piece of the graph of that level, so every piece must be worth a unit, and together
-    they must be worth all of them.
-    """
+    """Returns a level above which no division can be."""
     low, high = 0, len(problem.levels) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        sums = _piece_speeds(at_least(problem.weights, float(problem.levels[middle])), problem.speeds)
-        worth = sum(int(s / problem.floor + 1e-9) if problem.floor else len(problem.speeds) for s in sums)
-        fits = min(sums) >= problem.floor * (1 - 1e-12) and worth >= problem.count >= len(sums)
+        fits = _may_fit(problem, at_least(problem.weights, float(problem.levels[middle])))
         low, high = (middle, high) if fits else (low, middle - 1)
-    level = float(problem.levels[low])
-    if problem.count == 1:  # one unit: the bound of its ring is sharper
-        level = min(level, ring_bound(problem.weights, len(problem.speeds)))
-    return level
+    return float(problem.levels[low])
 
 
-def _piece_speeds(adjacent: NDArray[np.bool_], speeds: Weights) -> list[float]:
+def _may_fit(problem: _Problem, adjacent: NDArray[np.bool_]) -> bool:
+    """Returns False only where no division has all its links in this graph.
+
+    A unit lies in one connected piece, so every piece must be worth a unit and all together must be worth all of them.
+    And every island is in a unit that is fast enough: alone, with one neighbour, or with others of one block.
+    """
+    floor, speeds = problem.floor * (1 - 1e-12), problem.speeds
+    sums = [float(speeds[piece].sum()) for piece in _pieces(adjacent)]
+    worth = sum(int(s / problem.floor + 1e-9) if problem.floor else len(speeds) for s in sums)
+    if min(sums) < floor or not worth >= problem.count >= len(sums):
+        return False
+    served = speeds >= floor
+    if problem.count == 1:  # one unit of everything
+        return any(len(block) == len(speeds) for block in blocks(adjacent))
+    best_neighbour = np.where(adjacent, speeds[None, :], -np.inf).max(axis=1)
+    served |= speeds + best_neighbour >= floor
+    for block in blocks(adjacent):
+        if float(speeds[block].sum()) >= floor:
+            served[block] = True
+    return bool(served.all())
+
+
+def _pieces(adjacent: NDArray[np.bool_]) -> list[list[int]]:
+    """Returns the connected pieces of a graph."""
     rows = bit_rows(adjacent)
-    unseen, sums = (1 << len(rows)) - 1, []
+    unseen, found = (1 << len(rows)) - 1, []
     while unseen:
-        queue, total = unseen & -unseen, 0.0
+        queue, piece = unseen & -unseen, []
         unseen ^= queue
         while queue:
             v = (queue & -queue).bit_length() - 1
             queue &= queue - 1
-            total += float(speeds[v])
+            piece.append(v)
             fresh = rows[v] & unseen
             unseen ^= fresh
             queue |= fresh
-        sums.append(total)
-    return sums
+        found.append(piece)
+    return found
 
 
 def _unit(islands: Sequence[Island], weights: Weights, part: Sequence[int]) -> Unit:
