@@ -60,8 +60,8 @@ def explain(
 ) -> int:
     """Tell why a job waits, runs where it does, or was retried; or which devices a group would be made of.
 
-    Of a running job also why each worker gets the share of a step that it gets. `plait explain placement FILE
-    --devices K` needs no controller: it says which K devices of a machine have the fastest ring, and why others lose.
+    Of a running job also why each worker gets the share of a step that it gets. With the word placement instead of a
+    job, and --devices K: which K devices of a machine have the fastest ring, and why others lose, without a controller.
     """
     if subject == "placement":  # no job is called that: the ids of jobs end with a number
         from plait.cli.explain_placement import explain_placement

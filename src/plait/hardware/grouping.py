@@ -188,6 +188,9 @@ def _reason(candidates: FreeDevices, found: _Found, *, is_exact: bool) -> str:
     link = candidates.bottleneck(found.ring)
     if link is None:
         return "a single device passes no link; this one leaves the others best connected"
+    if candidates.weights[link] < 0:
+        which = "its best ring" if k == n else f"every ring of {k} of {n}"
+        return f"{which} has to pass a pair whose bandwidth is unknown, here {candidates.link_name(link)}"
     what = f"its slowest link {candidates.link_name(link)} has {told_speed(known(candidates.weights[link]))}"
     if k == n:
         return f"all {n} free devices are asked for; {what} on {'the best' if is_exact else 'a good'} ring"
@@ -207,7 +210,7 @@ def _reason(candidates: FreeDevices, found: _Found, *, is_exact: bool) -> str:
 def _alternatives(candidates: FreeDevices, found: _Found) -> tuple[Alternative, ...]:
     k = len(found.ring)
     choices = [("the first free devices", tuple(range(k))), ("the largest sum of all links", _largest(candidates, k))]
-    if found.second is not None:
+    if found.second is not None and found.second not in {places for _, places in choices}:
         choices.append(("the next of the equals", found.second))
     return tuple(_compared(candidates, found, name, places) for name, places in choices)
 
