@@ -1,10 +1,14 @@
 """The machines that probes look at answer the same questions alike."""
 
+import io
 import sys
+import tarfile
 from pathlib import Path
 
+import pytest
+
 from plait.hardware.context import CommandResult, Context
-from plait.hardware.contexts import CapturedContext, DirectoryTree, LiveContext
+from plait.hardware.contexts import CapturedContext, DamagedArchive, DirectoryTree, LiveContext, archive_tree
 
 
 def test_a_live_host_reads_lists_and_follows_links(tmp_path: Path) -> None:
@@ -71,3 +75,48 @@ def test_recorded_outputs_answer_for_tools(tmp_path: Path) -> None:
     assert context.run(["npu-smi", "info"]).code == 1
     assert context.run(["rocm-smi"]).code == 127
     assert context.env == {"A": "b"}
+
+
+def packed(format_: int, names: dict[str, bytes], links: dict[str, tuple[bytes, str]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=format_) as tar:
+        for name, content in names.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        for name, (kind, target) in links.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, target
+            tar.addfile(member)
+    return out.getvalue()
+
+
+LONG = "/".join(["sys/devices/pci0000:00", *(f"0000:{n:02x}:00.0" for n in range(20))])
+
+
+@pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_archives_of_every_format_with_long_names_and_links(format_: int) -> None:
+    name = LONG if format_ != tarfile.USTAR_FORMAT else LONG[:200].rpartition("/")[0]
+    links = {"c/sys/soft": (tarfile.SYMTYPE, f"../{name}/value"), "c/sys/hard": (tarfile.LNKTYPE, f"c/{name}/value")}
+    if format_ == tarfile.USTAR_FORMAT:
+        links = {
+            "c/sys/soft": (tarfile.SYMTYPE, "devices/short"),
+            "c/sys/hard": (tarfile.LNKTYPE, "c/sys/devices/short"),
+        }
+    data = packed(format_, {f"c/{name}/value": b"7", "c/sys/devices/short": b"7"}, links)
+    tree, is_whole = archive_tree(data, "a.tar")
+    context = CapturedContext(tree)
+    assert is_whole
+    assert context.read(f"/{name}/value") == b"7"
+    assert context.read("/sys/soft") == b"7"
+    assert context.read("/sys/hard") == b"7"
+
+
+def test_a_changed_header_ends_an_archive_early_and_garbage_is_none() -> None:
+    data = bytearray(packed(tarfile.GNU_FORMAT, {f"sys/devices/{n}": b"x" * 600 for n in range(4)}, {}))
+    data[3 * 1536 + 5] ^= 1
+    tree, is_whole = archive_tree(bytes(data), "a.tar")
+    assert not is_whole
+    assert CapturedContext(tree).list("/sys/devices") == ("0", "1", "2")
+    with pytest.raises(DamagedArchive, match="not a tar archive"):
+        archive_tree(b"x" * 2000, "a.tar")

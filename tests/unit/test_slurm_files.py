@@ -189,3 +189,13 @@ def test_what_parses_but_cannot_work_is_warned_of(body: str, warning: str) -> No
 def test_what_is_no_list_of_networks_is_refused(text: str) -> None:
     with pytest.raises(UnreadableDump):
         read(text)
+
+
+def test_a_lost_line_between_two_switches_is_noticed() -> None:
+    with pytest.raises(UnreadableDump, match="'nodes' is there twice"):
+        read(YAML.replace("      - switch: s2\n", ""))
+
+
+def test_a_switch_cannot_be_below_itself() -> None:
+    found = read("SwitchName=a Switches=[a-b]\nSwitchName=s1 Switches=s[1-2]\nSwitchName=s2 Nodes=n1\n")
+    assert names(found, "switch") == ["s2"]

@@ -1,19 +1,17 @@
 """Captured trees inside a tar archive, plain or compressed, read in memory without unpacking anything."""
 
 import bz2
-import io
 import lzma
 import posixpath
 import re
-import tarfile
 import zlib
 from collections.abc import Sequence
 
 from plait.errors import PlaitError
 from plait.hardware.contexts.captured import Entry
+from plait.hardware.contexts.tar_members import BLOCK_BYTES, TarMembers, is_header
 
 _LARGEST_ARCHIVE_BYTES = 256 << 20
-_LARGEST_FILE_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
 
 _MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz"}
@@ -78,45 +76,24 @@ def archive_tree(data: bytes, origin: str) -> tuple[ArchiveTree, bool]:
         DamagedArchive: it cannot be opened, or is larger than 256 MiB unpacked.
     """
     plain, is_whole = _decompressed(data, origin)
+    if len(plain) < BLOCK_BYTES or not is_header(plain, 0):
+        raise DamagedArchive(f"{origin}: not a tar archive that can be read")
     files: dict[str, bytes] = {}
     links: dict[str, str] = {}
     directories: set[str] = set()
-    try:
-        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
-            is_whole &= _collect(tar, files, links, directories)
-    except _TAR_ERRORS as error:
-        raise DamagedArchive(f"{origin}: not a tar archive that can be read ({error})") from None
+    members = TarMembers(plain)
+    for member in members:
+        name = posixpath.normpath("/" + member.name).lstrip("/")
+        if member.sort == "directory":
+            directories.add(name)
+        elif member.sort == "file":
+            files[name] = member.data
+        elif member.sort == "link":
+            links[name] = member.target
+    is_whole &= members.is_whole
     if not files:
         raise DamagedArchive(f"{origin}: an archive without a readable file")
     return _rooted(files, links, directories), is_whole
-
-
-_TAR_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, IndexError, KeyError, AttributeError)
-"""What damaged headers make the standard library raise."""
-
-
-def _collect(tar: tarfile.TarFile, files: dict[str, bytes], links: dict[str, str], directories: set[str]) -> bool:
-    """Fills in what the archive holds; returns ``False`` where it ends too early."""
-    while True:
-        try:
-            member = tar.next()
-        except _TAR_ERRORS:
-            return False
-        if member is None:
-            return True
-        name = posixpath.normpath("/" + member.name).lstrip("/")
-        if member.issym():
-            links[name] = member.linkname
-        elif member.islnk():
-            links[name] = "/" + member.linkname
-        elif member.isdir():
-            directories.add(name)
-        elif member.isreg() and member.size <= _LARGEST_FILE_BYTES:
-            try:
-                file = tar.extractfile(member)
-                files[name] = b"" if file is None else file.read()
-            except _TAR_ERRORS:
-                return False
 
 
 def _rooted(files: dict[str, bytes], links: dict[str, str], directories: set[str]) -> ArchiveTree:

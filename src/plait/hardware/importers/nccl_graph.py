@@ -42,8 +42,7 @@ def read_graphs(root: Element, origin: str, unread: tuple[str, ...]) -> Fragment
 
 def whole(text: str) -> int | None:
     """Returns a whole number of 0 or more, ``None`` for anything else (-1 is NCCL's unknown)."""
-    stripped = text.strip()
-    return int(stripped) if stripped.isascii() and stripped.isdigit() and len(stripped) < 10 else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _named(element: Element) -> Component | None:

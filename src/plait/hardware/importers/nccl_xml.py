@@ -261,8 +261,11 @@ class _Reader:
         self.groups.append(CapacityGroup(id=f"nic:{nic}", kind="nic", bytes_per_s=Value(total, Source.CLI, detail)))
 
     def _lone_gpu(self, element: Element, place: _Place) -> None:
-        name = f"{element.tag}{element.attributes.get('dev', '')}"
-        key = self._add(_with_gpu(_bare(place.host + name, "gpu", place), element))
+        number = whole(element.attributes.get("dev", ""))
+        if number is None:
+            self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> {element.attributes.get('dev')!r}")
+            return
+        key = self._add(_with_gpu(_bare(f"{place.host}{element.tag}{number}", "gpu", place), element))
         self._pending += [(key, place.host, e) for e in _different(element.children) if key is not None]
 
     def _lone_net(self, element: Element, place: _Place) -> str | None:

@@ -77,7 +77,7 @@ class NetworkReader:
             return
         below = [(kind, names) for kind, names in (("switch", switches), ("node", nodes)) if names is not None]
         expanded = [(kind, expand(names)) for kind, names in below]
-        if not below or any(names is None for _, names in expanded):
+        if not below or any(names is None or (kind == "switch" and name in names) for kind, names in expanded):
             self.unread.append(f"{where}: switch {name} without readable Switches or Nodes")
             return
         self._add(Component(key=self.prefix + name, name=name, kind="switch", extra=extra), where)

@@ -67,10 +67,26 @@ def _parsed(data: bytes, origin: str) -> object:
         # Anchors could make a short text endless; no topology has a use for them.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
             raise UnreadableDump(f"{origin}: YAML aliases are refused")
+        _refuse_twins(yaml.compose(text, Loader=loader), origin)
         return yaml.load(text, Loader=loader)  # noqa: S506 - the base loader makes strings, lists and dicts only
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         told = " ".join(str(error).split())[:200]
         raise UnreadableDump(f"{origin}: not YAML ({told})") from None
+
+
+def _refuse_twins(root: Any, origin: str) -> None:
+    """Refuses a dictionary with one key twice: a line is missing between, and the second would hide the first."""
+    open_ = [root]
+    while open_:
+        node = open_.pop()
+        if node is None or isinstance(node.value, str):
+            continue
+        pairs = [pair for pair in node.value if isinstance(pair, tuple)]
+        keys = [str(key.value) for key, _ in pairs]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise UnreadableDump(f"{origin}: line {node.start_mark.line + 1}: the key {twice!r} is there twice")
+        open_ += [value for _, value in pairs] + [value for value in node.value if not isinstance(value, tuple)]
 
 
 def _own_lines(lines: Sequence[str]) -> str:
