@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from plait.train.compression.lanes import LANES, close_lanes, prefetch, spread_lanes
-from plait.train.compression.reference import BLOCK, Bytes, Floats
+from plait.train.compression.reference import BLOCK, INT8_STEP, Bytes, Floats
 
 _LEVELS = np.float32(127)
 _ROUNDING = np.float32(3 * 2**22)
@@ -172,7 +172,7 @@ def int8_encode(values: Floats, error: Floats | None, new_error: Floats | None, 
         size[0] = _largest(c)
         if size[0] >= _INFINITY_BITS:
             return False
-        scale = size.view(np.float32)[0] / _LEVELS
+        scale = size.view(np.float32)[0] * INT8_STEP
         scales[number] = scale
         sent = levels[first:end].view(np.int8)
         left = c if new_error is None else new_error[first:end]

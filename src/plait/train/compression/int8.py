@@ -5,7 +5,7 @@ from torch import Tensor
 
 from plait.train.compression.codec import BadValues
 from plait.train.compression.forms import graphics_kernels, numba_kernels
-from plait.train.compression.reference import BLOCK, int8_bytes, num_blocks
+from plait.train.compression.reference import BLOCK, INT8_STEP, int8_bytes, num_blocks
 from plait.train.compression.sign1 import as_array
 
 _LEVELS = 127.0
@@ -60,7 +60,7 @@ class Int8:
 
 def _encode(values: Tensor, error: Tensor | None, new_error: Tensor | None, scales: Tensor, levels: Tensor) -> bool:
     c = values if error is None else values + error
-    found = _rows(c.abs()).amax(1).div_(_LEVELS)
+    found = _rows(c.abs()).amax(1).mul_(float(INT8_STEP))
     if not bool(torch.isfinite(found).all()):
         return False
     scales.copy_(found)

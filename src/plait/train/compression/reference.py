@@ -10,7 +10,8 @@ where ``sign(c)`` is + for ``c >= 0`` (so also for -0.0). The mean of the absolu
 On the wire: the scales (fp32, little endian), then the bits in little order, bit 1 for +; the last byte's unused bits
 are 0. All receivers use the scale that was sent, so all have the same values bit for bit.
 
-**int8** keeps a byte a value: ``round(c / s)`` to even, with ``s = max |c| / 127`` a block of 1024.
+**int8** keeps a byte a value: ``round(c / s)`` to even, with ``s = max |c| / 127`` a block of 1024. On the wire: the
+scales, then the levels from -127 to 127.
 """
 
 import numpy as np
@@ -18,6 +19,9 @@ from numpy.typing import NDArray
 
 BLOCK = 1024
 """Values that share a scale."""
+
+INT8_STEP = np.float32(1 / 127)
+"""The scale of int8 over the largest size: rounded, it lies under 1/127, so that 127 scales never overflow."""
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -73,7 +77,7 @@ def int8_bytes(count: int) -> int:
 
 def int8_encode(c: Floats) -> tuple[Bytes, Floats]:
     """Returns the message of ``c`` and the error that it leaves."""
-    scales = np.array([np.abs(part).max() / np.float32(127) for part in _blocks(c)], dtype=np.float32)
+    scales = np.array([np.abs(part).max() * INT8_STEP for part in _blocks(c)], dtype=np.float32)
     spread = np.repeat(scales, BLOCK)[: len(c)]
     steps = np.divide(c, spread, out=np.zeros_like(c), where=spread > 0)
     levels = np.clip(np.rint(steps), -127, 127).astype(np.int8)
@@ -109,6 +113,20 @@ def top_k_decode(message: Bytes, count: int) -> Floats:
     out = np.zeros(count, dtype=np.float32)
     out[places] = values.view(np.float32)
     return out
+
+
+def low_rank_step(parts: list[Floats], right: Floats) -> tuple[Floats, list[Floats], Floats]:
+    """Returns one step of low rank for one matrix: the mean, each member's error, and the sum of right factors.
+
+    Args:
+        parts: What each member would send, of shape (rows, columns).
+        right: Where the step starts, of shape (columns, rank).
+    """
+    left, _ = np.linalg.qr(np.sum([c @ right for c in parts], axis=0, dtype=np.float64))
+    own = [c.T @ left for c in parts]
+    mean = left @ np.sum(own, axis=0).T
+    errors = [np.asarray(c - left @ q.T, dtype=np.float32) for c, q in zip(parts, own, strict=True)]
+    return mean.astype(np.float32), errors, np.sum(own, axis=0).astype(np.float32)
 
 
 def _blocks(c: Floats) -> list[Floats]:

@@ -72,7 +72,7 @@ class Sign1:
         kept, fresh = momentum_factors(beta, weight)
         if gradient.device.type != "cpu":
             given = (gradient, state, error, new_error)
-            _check(graphics_kernels().sign1_momentum(*given, float(kept), float(fresh), scales, bits))
+            _check(graphics_kernels().sign1_momentum(*given, (float(kept), float(fresh)), scales, bits))
         elif self._kernels is None:
             _check(torch_form.sign1_momentum(gradient, state, error, new_error, (kept, fresh), scales, bits))
         else:

@@ -4,10 +4,12 @@ Each operation is done by the quicker of the two: NumPy compares and packs sever
 spreads one number over a row faster than NumPy.
 """
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plait.train.compression.reference import BLOCK, Bytes, Floats, num_blocks
@@ -18,7 +20,7 @@ _CHUNK = 64 * BLOCK
 _SIGNS: Floats = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") * np.float32(2) - 1
 """The eight signs behind each byte, as 1.0 and -1.0."""
 
-_Piece = tuple[int, int]
+Flags = NDArray[np.bool_]
 
 
 def sign1_encode(values: Tensor, error: Tensor | None, new_error: Tensor | None, scales: Tensor, bits: Tensor) -> bool:
@@ -63,9 +65,9 @@ def sign1_decode(scales: Tensor, bits: Tensor, out: Tensor, add: bool) -> None:
     packed = bits.numpy()
     spare = torch.empty(_CHUNK)
     for start, end in _pieces(len(out)):
-        signs = _signs(packed[start // 8 : (end + 7) // 8], spare)[: end - start].view(_rows(start, end), -1)
-        part = out[start:end].view_as(signs)
         factor = scales[start // BLOCK : num_blocks(end), None]
+        signs = _signs_behind(packed[start // 8 : (end + 7) // 8], spare)[: end - start].view(len(factor), -1)
+        part = out[start:end].view_as(signs)
         if add:
             part.addcmul_(signs, factor)
         else:
@@ -82,43 +84,49 @@ def _encode(
         c, sizes, positive = sums[:size], spare[:size], flags[:size]
         take(start, end, c, sizes)
         np.abs(c.numpy(), out=sizes.numpy())
-        means = _means(sizes.view(_rows(start, end), -1))
-        if not bool(torch.isfinite(means).all()):
+        means = _means(sizes.view(num_blocks(size), -1))
+        if means is None:
             return False
         scales[start // BLOCK : num_blocks(end)] = means
         np.greater_equal(c.numpy(), 0, out=positive)
-        byte = start // 8
-        packed[byte : byte + (size + 7) // 8] = np.packbits(positive, bitorder="little")
+        packed[start // 8 : (end + 7) // 8] = np.packbits(positive, bitorder="little")
         if new_error is not None:
-            signs = _signs(packed[byte : byte + (size + 7) // 8], spare)[:size].view(len(means), -1)
+            signs = _signs_of(positive, sizes).view(len(means), -1)
             left = new_error[start:end].view_as(signs)
             # The product is exact, so it does not matter whether it is fused with the difference.
             torch.addcmul(c.view_as(signs), signs, means[:, None], value=-1, out=left)
     return True
 
 
-def _means(sizes: Tensor) -> Tensor:
-    """Returns the mean of each row; not finite only where a value is not, not where merely the sum overflows."""
+def _means(sizes: Tensor) -> Tensor | None:
+    """Returns the mean of each row; ``None`` where a size is not finite, not where merely a sum overflows."""
     means = sizes.sum(1).div_(sizes.shape[1])
-    if bool(torch.isfinite(means).all()):
+    if math.isfinite(means.numpy().sum(dtype=np.float64)):
         return means
-    return sizes.sum(1, dtype=torch.float64).div_(sizes.shape[1]).to(torch.float32)
+    means = sizes.sum(1, dtype=torch.float64).div_(sizes.shape[1]).to(torch.float32)
+    return means if bool(torch.isfinite(means).all()) else None
 
 
-def _signs(packed: Bytes, spare: Tensor) -> Tensor:
+def _signs_of(positive: Flags, out: Tensor) -> Tensor:
+    """Writes 1.0 or -1.0 for each flag, which is used up."""
+    numbers = positive.view(np.int8)
+    np.add(numbers, numbers, out=numbers)
+    np.subtract(numbers, 1, out=numbers)
+    np.copyto(out.numpy(), numbers)
+    return out
+
+
+def _signs_behind(packed: Bytes, spare: Tensor) -> Tensor:
+    """Returns 1.0 or -1.0 for each bit, in ``spare``."""
     rows = spare[: 8 * len(packed)]
     np.take(_SIGNS, packed, axis=0, out=rows.numpy().reshape(-1, 8), mode="clip")
     return rows
 
 
-def _pieces(count: int) -> Iterator[_Piece]:
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
     """Yields runs of whole blocks, and the short block at the end by itself."""
     whole = count // BLOCK * BLOCK
     for start in range(0, whole, _CHUNK):
         yield start, min(start + _CHUNK, whole)
     if whole < count:
         yield whole, count
-
-
-def _rows(start: int, end: int) -> int:
-    return num_blocks(end - start)
