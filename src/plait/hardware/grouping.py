@@ -188,7 +188,7 @@ def _reason(candidates: FreeDevices, found: _Found, *, is_exact: bool) -> str:
     link = candidates.bottleneck(found.ring)
     if link is None:
         return "a single device passes no link; this one leaves the others best connected"
-    if candidates.weights[link] < 0:
+    if candidates.weights[link] < 0 and is_exact:
         which = "its best ring" if k == n else f"every ring of {k} of {n}"
         return f"{which} has to pass a pair whose bandwidth is unknown, here {candidates.link_name(link)}"
     what = f"its slowest link {candidates.link_name(link)} has {told_speed(known(candidates.weights[link]))}"
@@ -196,10 +196,11 @@ def _reason(candidates: FreeDevices, found: _Found, *, is_exact: bool) -> str:
         return f"all {n} free devices are asked for; {what} on {'the best' if is_exact else 'a good'} ring"
     if not is_exact:
         return f"{what}; no group of {k} of {n} has more than {told_speed(known(found.bound))}"
-    if found.num_equal == 0:
-        return f"{what}, and no group of {k} of {n} has more"
-    if found.num_equal == 1:
-        return f"{what}, and no other group of {k} of {n} has as much"
+    if found.num_equal < 2:
+        rivals = (
+            (f"no other group of {k} of {n}", "as much") if found.num_equal else (f"no group of {k} of {n}", "more")
+        )
+        return f"{what}, and {rivals[0]} has {rivals[1]}"
     others = f"{found.num_equal - 1} other group{'s' if found.num_equal > 2 else ''}"
     return (
         f"{what}, as much as in {others} of {k} of {n}; of equals the largest total bandwidth is taken, then what"
