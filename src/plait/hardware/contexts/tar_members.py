@@ -49,8 +49,8 @@ class TarMembers:
                 # Two empty blocks end an archive; one that is cut right behind a member lacks them.
                 self.is_whole = len(header) == BLOCK_BYTES
                 return
-            size = _octal(header[124:136])
-            if not is_header(header, 0) or size is None:
+            size = _octal(header[124:136]) if is_header(header, 0) else None
+            if size is None:
                 return
             start = position + BLOCK_BYTES
             position = start + -(-size // BLOCK_BYTES) * BLOCK_BYTES

@@ -145,7 +145,8 @@ class _Reader:
     def _add(self, component: Component, element: Element) -> str:
         key, number = component.key, 1
         known = self.components.get(key)
-        if known is not None and known.parent == component.parent and known.locality == component.locality:
+        is_same = known is not None and known.parent == component.parent and known.locality == component.locality
+        if is_same or self._is_inside(component.parent, key):
             return key  # a line pasted twice is no second device
         while key in self.components:
             number += 1
@@ -154,6 +155,11 @@ class _Reader:
         if "gp_index" in element.attributes:
             self.by_gp_index[element.attributes["gp_index"]] = key
         return key
+
+    def _is_inside(self, place: str | None, key: str) -> bool:
+        while place is not None and place != key:
+            place = self.components[place].parent
+        return place == key
 
     def _locality(self, place: _Place) -> Locality:
         nodes = cpus_of_mask(place.nodeset) or None
