@@ -9,9 +9,10 @@ from plait.errors import PlaitError
 
 if TYPE_CHECKING:
     from plait.train.devices.virtual import VirtualDevice
+    from plait.train.optimizers import OneBitAdam
     from plait.train.session import Session, session
 
-__all__ = ["PlaitError", "Session", "VirtualDevice", "__version__", "session"]
+__all__ = ["OneBitAdam", "PlaitError", "Session", "VirtualDevice", "__version__", "session"]
 __version__ = "0.1.0"
 
 
@@ -24,4 +25,8 @@ def __getattr__(name: str) -> object:
         from plait.train.devices.virtual import VirtualDevice
 
         return VirtualDevice
+    if name == "OneBitAdam":
+        from plait.train.optimizers import OneBitAdam
+
+        return OneBitAdam
     raise AttributeError(f"module 'plait' has no attribute {name!r}")

@@ -26,6 +26,7 @@ from plait.train.fusing import Fusing
 from plait.train.learning_rate import group_squares
 from plait.train.membership.link import WardenLink, Warned
 from plait.train.observers import Observers, StepFacts
+from plait.train.optimizers import OneBitAdam
 from plait.train.regroup import Regroup
 from plait.train.replica import Extras, Planned, Replica
 from plait.train.share import Share, shares_of_step, with_samples
@@ -353,6 +354,7 @@ class StepEngine:
 
     def _vote(self, share: Share, *, found_inf: bool) -> Vote:
         found_inf = found_inf or (self.replica.uses_scale and self.exchange.has_bad_values())
+        optimizer = self.replica.optimizer
         ballot = Ballot(
             step=self.step,
             plan_hash=self._plan_hash(),
@@ -363,6 +365,7 @@ class StepEngine:
             micro_batches=len(share.run),
             is_ready=not self.is_shadow,
             most=self.most,
+            wants_freeze=isinstance(optimizer, OneBitAdam) and optimizer.wants_freeze and not self.is_shadow,
         )
         members, group = self.standing.members, self.standing.group
         values = cast(ballot, members.index(self.config.me), len(members))
@@ -380,6 +383,9 @@ class StepEngine:
         self.last_vote = vote
         self.standing.on_commit(vote)
         share, self.share, self.held = self.share, None, False
+        self.exchange.commit()
+        if vote.freezes:
+            self.exchange.freeze()
         if self.catch_up is not None:
             self.catch_up.keep(self.exchange, self._sent_extras, vote)
             return
@@ -397,6 +403,8 @@ class StepEngine:
             self.replica.balancer = balance.observe(self.replica.balancer, samples)
         ratio = 1.0 if vote.count == expected else expected / max(vote.count, 1)
         self.replica.apply(self.exchange, extras, ratio=ratio, found_inf=vote.found_inf)
+        if vote.freezes and isinstance(self.replica.optimizer, OneBitAdam):
+            self.replica.optimizer.freeze()
         decision = balance.plan(self.replica.balancer, sorted(vote.ready), plan.micro_batches, vote.caps)
         self.replica.balancer = decision.state
         self.replica.planned = Planned(decision.split.as_dict(), decision.reason)

@@ -166,6 +166,7 @@ class Regroup:
             "type": engine.config.accelerator_type,
             "shadows": sorted(self.shadows),
             "most": engine.most,
+            "frozen": exchange.is_frozen,
             "redone": engine.redone,
             "fixed": exchange.scale.max_abs if isinstance(exchange, FixedExchange) else None,
         }
@@ -223,6 +224,8 @@ class Regroup:
             fetch = Fetch(payloads[outcome.donor]["state"], self.generation, engine.config.secret)
             engine.catch_up = CatchUp(fetch, outcome.step)
             self._take_scale(outcome.step, new, payloads)
+            if any(payloads[m]["frozen"] for m in new.members if new.reports[m].applied == outcome.step):
+                engine.exchange.freeze()
         self._share_again(outcome, new, payloads)
         if outcome.donor == me and self._server is not None:
             self._server.publish(self.generation, engine.replica.state(engine.exchange))

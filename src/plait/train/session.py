@@ -17,8 +17,8 @@ from torch.utils.data import Dataset, default_collate
 from plait.errors import PlaitError
 from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.spec.job import Checkpoint, PrecisionPlan
-from plait.train.checkpoint.background import BackgroundCheckpointer
-from plait.train.checkpoint.files import FileCheckpointer
+from plait.train.checkpoint.pace import SnapshotPace
+from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
 from plait.train.collectives.exchange import Exchange, FixedExchange, SumExchange
 from plait.train.collectives.layout import FlatLayout
 from plait.train.ddp import layout_of, local_device, wrapped_alone
@@ -32,6 +32,7 @@ from plait.train.norm import Exchange as NormExchange
 from plait.train.norm import GhostStatistics, convert
 from plait.train.observers import Observers, StepFacts
 from plait.train.operators.swap import swap_in_forward
+from plait.train.optimizers import OneBitAdam
 from plait.train.precision import ComputePrecision, check_reduce, compute_plan
 from plait.train.regroup import Left
 from plait.train.rendezvous import complete_place, trade_addresses
@@ -49,6 +50,7 @@ from plait.train.settings import (
 )
 from plait.train.sync_norm import StepSums, check_settings
 from plait.train.transfer import StateServer
+from plait.train.wiring import wire_of
 from plait.train.work import DataPlan
 
 logger = logging.getLogger("plait")
@@ -74,6 +76,7 @@ def session(
     max_share: int | None = None,
     learning_rate: Rule = "none",
     base_batch_size: int | None = None,
+    compression: str = "none",
 ) -> Iterator["Session"]:
     """Opens a training session; under ``plait run`` the job file's settings win over these arguments.
 
@@ -95,6 +98,8 @@ def session(
         max_share: The most micro-batches that this device takes in a step, whatever its speed; 0 leaves it out.
         learning_rate: Rule for a global batch other than ``base_batch_size``.
         base_batch_size: The global batch that the learning rate was chosen for.
+        compression: The codec that gradients travel in, such as ``bf16`` or ``int8``. With
+            :class:`plait.OneBitAdam` as the optimizer it is chosen by itself.
 
     Yields:
         The session.
@@ -116,6 +121,7 @@ def session(
         max_share=max_share,
         learning_rate=learning_rate,
         base_batch_size=base_batch_size,
+        compression=compression,
     )
     job = job_from_environment()
     if job is not None:
@@ -144,7 +150,8 @@ class Session:
         self._server: StateServer | None = None
         self._engine: StepEngine | None = None
         self._observers: Observers | None = None
-        self._saver: BackgroundCheckpointer | None = None
+        self._saver: SnapshotCheckpointer | None = None
+        self._pace = SnapshotPace()
         self._last_save_s = time.monotonic()
         self._loader: ShareLoader | None = None
         self._undo_autocast: Callable[[], None] = lambda: None
@@ -250,6 +257,8 @@ class Session:
 
         The loss must then be the mean over these; call it before ``backward()``.
         """
+        if isinstance(self._prepared.replica.optimizer, OneBitAdam):
+            raise PlaitError("run.weigh() does not go with OneBitAdam: shares of its momentum are told before counting")
         self._prepared.weigh(count)
 
     def on_commit(self, tell: Callable[[StepFacts], None]) -> None:
@@ -338,8 +347,9 @@ class Session:
         self._undo_autocast = autocast_forward(model, self.compute, self.device.type, lambda: replica.scale.scale)
         wrapped = wrapped_alone(model, exchange, find_unused_parameters)
         self._restore(replica, exchange)
+        compression = wire_of(self.settings, replica, exchange, layout, parameters)
         self._connect(replica.step)
-        contract = (*self._contract(layout, plan, total), ("batch_norm", batch_norm))
+        contract = (*self._contract(layout, plan, total), ("batch_norm", batch_norm), ("compression", compression))
         self._engine = self._make_engine(plan, total, contract, replica, exchange)
         self._engine.standing.form()
         self._loader = ShareLoader(self._engine, dataset, collate, self.device, draws_random=draws_random)
@@ -428,11 +438,11 @@ class Session:
         wanted = self.settings.checkpoint
         if wanted is None:
             return
-        files = FileCheckpointer(wanted.url, wanted.keep)
-        self._saver = BackgroundCheckpointer(files)
+        self._saver = SnapshotCheckpointer(SnapshotSettings(url=wanted.url, keep=wanted.keep), member=self.member)
         if self.place.joins:
+            self._saver.release()  # the state comes from the group, whose checkpoints go on to count
             return
-        found = files.load()
+        found = self._saver.load()
         if found is not None:
             for text in found.skipped:
                 logger.warning("%s", text)
@@ -506,10 +516,21 @@ class Session:
         return self._observers
 
     def _save_if_due(self, *, force: bool) -> None:
-        wanted, engine = self.settings.checkpoint, self._engine
-        if wanted is None or engine is None or self._saver is None or not self.is_leader or engine.is_shadow:
+        wanted, engine, saver = self.settings.checkpoint, self._engine, self._saver
+        if wanted is None or engine is None or saver is None or engine.is_shadow:
             return
-        if not force and time.monotonic() - self._last_save_s < wanted.interval_s:
+        if not self.is_leader:
+            saver.release()
             return
-        self._last_save_s = time.monotonic()
-        self._saver.save(engine.replica.state(engine.exchange), engine.replica.step)
+        now_s, step = time.monotonic(), engine.replica.step
+        self._pace.committed(now_s)
+        if force or now_s - self._last_save_s >= wanted.interval_s:
+            self._last_save_s = now_s
+            saver.save(engine.replica.state(engine.exchange), step)
+            if not wanted.asynchronous:
+                saver.wait()
+        elif saver.has_snapshot and not self._pace.is_due(step):
+            return
+        else:
+            saver.snapshot(engine.replica.state(engine.exchange), step)
+        self._pace.snapped(step, time.monotonic() - now_s)

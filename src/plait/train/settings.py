@@ -41,6 +41,12 @@ class Settings:
     learning_rate: Rule = "none"
     base_batch_size: int | None = None
     checkpoint: Checkpoint | None = None
+    compression: str = "none"
+    warm_up_steps: int | None = None
+
+
+_CODECS = {"fp16": "fp16", "topk": "top_k"}
+"""The codecs behind the words of job files."""
 
 
 def from_job(settings: Settings, job: Job) -> Settings:
@@ -49,13 +55,13 @@ def from_job(settings: Settings, job: Job) -> Settings:
     Raises:
         PlaitError: the job asks for something that training does not do.
     """
-    if job.communication.compression != "none":
-        raise PlaitError(
-            f"communication.compression is {job.communication.compression!r}; this version sends gradients as they are:"
-            " set it to none"
-        )
+    asked = job.communication.compression
+    if asked == "powersgd":
+        raise PlaitError("communication.compression is 'powersgd', which sessions do not do: use onebit_adam or topk")
     settings = replace(
         settings,
+        compression=_CODECS.get(asked, asked),
+        warm_up_steps=job.communication.warmup_steps,
         precision=job.precision,
         heartbeat_interval_s=job.failure.heartbeat_interval_s,
         heartbeat_timeout_s=job.failure.heartbeat_timeout_s,

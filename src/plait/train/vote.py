@@ -33,6 +33,7 @@ class Ballot:
     micro_batches: int = 0
     is_ready: bool = True
     most: int | None = None
+    wants_freeze: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,17 @@ class MemberVote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """The result: the same on all members. ``count`` is samples or valid tokens over all of them."""
+    """The result: the same on all members.
+
+    ``count`` is samples or valid tokens over all of them; ``freezes`` says that momenta travel from the next step on.
+    """
 
     step: int
     count: int
     found_inf: bool
     loss: float | None
     members: tuple[tuple[str, MemberVote], ...]
+    freezes: bool = False
 
     @property
     def ready(self) -> frozenset[str]:
@@ -75,7 +80,14 @@ class Vote:
     def as_json(self) -> dict[str, Any]:
         """Returns the vote as JSON values, for a member that missed it."""
         members = [[m, v.compute_us, v.micro_batches, v.is_ready, v.most] for m, v in self.members]
-        return {"step": self.step, "count": self.count, "inf": self.found_inf, "loss": self.loss, "members": members}
+        return {
+            "step": self.step,
+            "count": self.count,
+            "inf": self.found_inf,
+            "loss": self.loss,
+            "members": members,
+            "freezes": self.freezes,
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Vote":
@@ -90,6 +102,7 @@ class Vote:
             found_inf=values["inf"],
             loss=values["loss"],
             members=members,
+            freezes=values["freezes"],
         )
 
 
@@ -106,7 +119,7 @@ def cast(ballot: Ballot, index: int, size: int) -> Tensor:
             int(ballot.found_inf),
             round(loss / _LOSS_UNIT) if loss is not None and finite else 0,
             ballot.count if finite else 0,
-            0,
+            int(ballot.wants_freeze),
         ]
     )
     at = _FIXED + _PER_MEMBER * index
@@ -144,4 +157,5 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
         found_inf=values[3] > 0,
         loss=values[4] * _LOSS_UNIT / values[5] if values[5] and values[5] == values[2] else None,
         members=tuple(told),
+        freezes=values[6] > 0,
     )

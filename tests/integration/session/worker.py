@@ -112,7 +112,9 @@ def work(told: dict[str, Any]) -> None:
     me = os.environ.get("PLAIT_MEMBER", f"w{os.environ.get('RANK', '0')}")
     dtype = _TYPES[told.get("dtype", "fp64")]
     model = model_of(told.get("models", {}).get(me, told.get("model", "plain")), int(me[1:])).to(dtype)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if "freeze" in told:
+        optimizer = plait.OneBitAdam(model.parameters(), lr=0.01, freeze=told["freeze"])
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5) if told.get("schedules") else None
     with plait.session(
         global_batch_size=24,
@@ -122,6 +124,7 @@ def work(told: dict[str, Any]) -> None:
         heartbeat_timeout_s=told.get("timeout_s", 6.0),
         max_fused=told.get("max_fused"),
         max_share=told.get("max_share", {}).get(me),
+        compression=told.get("compression", "none"),
     ) as run:
         if "save" in told:
             run.save_every(told.get("save_interval_s", 1000.0), told["save"])

@@ -23,6 +23,18 @@ from plait.train.collectives.layout import FlatLayout, Stretch
 _NUM_SAMPLES = 4
 
 
+class Ledger(Protocol):
+    """What a wire remembers between steps."""
+
+    def commit(self) -> None:
+        """The step's exchanges count."""
+        ...
+
+    def forget(self) -> None:
+        """The exchanges so far do not count."""
+        ...
+
+
 class Group(Protocol):
     """What an exchange needs of a process group."""
 
@@ -34,19 +46,51 @@ class Group(Protocol):
 
 
 class Wire(Protocol):
-    """Sends one stretch of the flat buffer and puts the sum over all members back in its place."""
+    """Sends one stretch of the flat buffer and puts the sum over all members back in its place.
 
-    def start(self, group: Group, values: Tensor) -> Sequence[Any]:
-        """Starts the exchange of ``values``, in place; returns its works."""
+    Attributes:
+        is_frozen: Whether momenta travel in place of gradients.
+        ledger: What is remembered between steps, if anything.
+    """
+
+    @property
+    def is_frozen(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """See above."""
+        ...
+
+    def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:
+        """Starts the exchange of ``values``, in place; returns its works.
+
+        Args:
+            group: The members.
+            values: The stretch's part of the flat buffer, weighted sums.
+            stretch: Which one it is.
+            share: This member's part of the step, 0 to 1; over all members they add up to 1.
+        """
+        ...
+
+    def freeze(self) -> None:
+        """The warm-up of an optimizer that exchanges momenta is over."""
         ...
 
 
 class PlainWire:
     """Sends the values as they are."""
 
-    def start(self, group: Group, values: Tensor) -> Sequence[Any]:
+    is_frozen = False
+    ledger: Ledger | None = None
+
+    def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:  # noqa: ARG002
         """Starts one all-reduce."""
-        return (group.all_reduce(values),)
+        return (group.all_reduce(values),) if group.size > 1 else ()
+
+    def freeze(self) -> None:
+        """Nothing changes."""
 
 
 class GradientsChanged(Exception):
@@ -86,6 +130,7 @@ class SumExchange:
         self.wire: Wire = PlainWire()
         self.works: list[Any] = []
         self.extras: list[tuple[Tensor, Any]] = []
+        self.dtype = wire_dtype
         self._index = {id(p): i for i, p in enumerate(self.parameters)}
         self._by_id = {id(p): p for p in self.parameters}
         self._dtype = wire_dtype
@@ -93,6 +138,7 @@ class SumExchange:
         self._flat: Tensor | None = None
         self._local: Tensor | None = None
         self._weight = 0.0
+        self._kept = 0.0
         self._group: Group | None = None
         self._next = 0
         self._filled: list[int] = []
@@ -106,11 +152,13 @@ class SumExchange:
     def begin_step(self) -> None:
         """Forgets the last step."""
         self._local = None
-        self._weight = 0.0
+        self._weight = self._kept = 0.0
         self._drop_exchange()
 
     def _drop_exchange(self) -> None:
         self.works, self.extras, self._next = [], [], 0
+        if self.wire.ledger is not None:
+            self.wire.ledger.forget()
         self._filled = [0] * len(self.layout.stretches)
 
     def begin_chunk(self, weight: float, *, is_last: bool, group: Group | None) -> None:
@@ -159,8 +207,8 @@ class SumExchange:
 
     def _send(self, group: Group, stretch: Stretch) -> None:
         assert self._flat is not None
-        if group.size > 1:
-            self.works += self.wire.start(group, self._flat[stretch.start : stretch.end])
+        share = min(1.0, self._kept + self._weight)
+        self.works += self.wire.start(group, self._flat[stretch.start : stretch.end], stretch, share)
 
     def weight(self) -> float:
         """What the running chunk's mean loss counts for in the step's."""
@@ -181,6 +229,7 @@ class SumExchange:
         for view, parameter in zip(self._local_views, self.parameters, strict=True):
             if parameter.grad is not None:
                 view.add_(parameter.grad, alpha=self._weight)
+        self._kept += self._weight
         self._weight = 0.0
 
     def send_all(self, group: Group) -> None:
@@ -202,6 +251,20 @@ class SumExchange:
         """The exchange broke: its buffer may still be written to, so it is left to its works."""
         self._drop_exchange()
         self._flat = None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether momenta travel in place of gradients."""
+        return self.wire.is_frozen
+
+    def freeze(self) -> None:
+        """From the next step on, momenta travel."""
+        self.wire.freeze()
+
+    def commit(self) -> None:
+        """The step counts: what its encodings lost is added to the next."""
+        if self.wire.ledger is not None:
+            self.wire.ledger.commit()
 
     def verdict(self) -> Verdict:
         """Floating-point sums are good as they are."""
@@ -303,6 +366,14 @@ class FixedExchange:
         """The exchange broke."""
         self.works = []
         self._sums = self._maxima = None
+
+    is_frozen = False
+
+    def freeze(self) -> None:
+        """Nothing changes: gradients travel always."""
+
+    def commit(self) -> None:
+        """Nothing is lost in fixed point."""
 
     def verdict(self) -> Verdict:
         """Judges the reduced maxima; the same on all members."""

@@ -68,7 +68,7 @@ class GlooGroup:
     def __init__(self, store: WardenStore, group: Any, mesh: Mesh | None, size: int) -> None:
         self._store = store
         self._group = group
-        self._mesh = mesh
+        self.mesh = mesh
         self.size = size
 
     @classmethod
@@ -118,23 +118,23 @@ class GlooGroup:
         A small sum goes directly from everybody to everybody: one hop where a ring takes 2 (n - 1).
         """
         is_small = tensor.device.type == "cpu" and tensor.nbytes <= MOST_DIRECT_BYTES
-        if self._mesh is not None and is_small and op == dist.ReduceOp.SUM:
-            return self._mesh.all_reduce(tensor)
+        if self.mesh is not None and is_small and op == dist.ReduceOp.SUM:
+            return self.mesh.all_reduce(tensor)
         options = dist.AllreduceOptions()
         options.reduceOp = op
         return self._group.allreduce([tensor], options)
 
     def all_reduce_among(self, tensor: Tensor, ranks: Sequence[int]) -> MeshSum:
         """Starts a sum of a small tensor on the CPU over some of the members, in place."""
-        if self._mesh is None:
+        if self.mesh is None:
             raise RuntimeError(f"a group of {self.size} has no direct connections; at most {MOST_DIRECT_MEMBERS} have")
-        return self._mesh.all_reduce(tensor, ranks)
+        return self.mesh.all_reduce(tensor, ranks)
 
     def abort(self) -> None:
         """Ends all pending works, here and at the peers, and frees the group in the background."""
         self._store.given_up = True
-        if self._mesh is not None:
-            self._mesh.close()
+        if self.mesh is not None:
+            self.mesh.close()
         _shut_sockets(_listeners(self._store))
         # Freeing the group may wait for its works. The list must hold the only reference when the thread starts: a
         # name in this function would make the caller free it whenever the thread is faster.

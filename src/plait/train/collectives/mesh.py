@@ -50,7 +50,8 @@ class Peer:
     def send(self, key: Key, hop: int, data: memoryview) -> None:
         """Queues a frame and writes what the kernel takes; it never waits."""
         self.outbox.append(memoryview(_FRAME.pack(len(data), *key, hop)))
-        self.outbox.append(data)
+        if len(data):  # an empty rest would never leave
+            self.outbox.append(data)
         self.flush()
 
     def flush(self) -> None:

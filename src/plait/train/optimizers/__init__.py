@@ -1,0 +1,5 @@
+"""Optimizers whose communication can be compressed."""
+
+from plait.train.optimizers.one_bit_adam import OneBitAdam
+
+__all__ = ["OneBitAdam"]

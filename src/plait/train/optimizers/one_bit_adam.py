@@ -1,0 +1,130 @@
+"""1-bit Adam: Adam that, once its variance has settled, exchanges one bit a value (arXiv 2102.02888).
+
+Warm-up is AdamW on the exact mean gradient. Then the variance is frozen, bias-corrected (a frozen variance that is not
+is a hidden change of the learning rate), and what devices exchange is the momentum. The exchange then hands over, in
+place of the gradient, the new momentum itself, the same on all devices.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from plait.errors import PlaitError
+
+STABLE_RATIO = 0.96
+"""The variance counts as settled when its norm has grown by less than 1 - 0.96 within 1 / (1 - beta2) steps."""
+
+
+class OneBitAdam(torch.optim.Optimizer):
+    """AdamW whose momentum can travel in one bit a value.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: Learning rate.
+        betas: Decay of momentum and variance.
+        eps: Added to the root of the variance.
+        weight_decay: Decoupled, as in AdamW.
+        freeze: The step after which the variance is frozen, or ``"auto"``: when its L1 norm has settled (section 7.1
+            of the paper), checked every ``1 / (1 - beta2)`` steps.
+
+    Raises:
+        PlaitError: A setting is out of range.
+    """
+
+    def __init__(  # noqa: PLR0917 - the order of torch.optim.AdamW
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        freeze: int | Literal["auto"] = "auto",
+    ) -> None:
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise PlaitError(f"betas are {betas}; each must lie in [0, 1)")
+        if freeze != "auto" and freeze < 1:
+            raise PlaitError(f"freeze is {freeze}; expected a number of steps, 1 or more, or 'auto'")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "freeze": freeze, "steps": 0, "frozen": False, "norm": 0.0})
+        if len({group["betas"] for group in self.param_groups}) > 1:
+            raise PlaitError("all parameter groups must have the same betas: their momenta travel together")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether gradients that come are momenta, and the variance stays."""
+        return bool(self.param_groups[0]["frozen"])
+
+    @property
+    def beta(self) -> float:
+        """The decay of the momentum."""
+        return float(self.param_groups[0]["betas"][0])
+
+    @property
+    def wants_freeze(self) -> bool:
+        """Whether the warm-up may end; the same on all replicas. The exchange's owner calls :meth:`freeze` then."""
+        first = self.param_groups[0]
+        if first["frozen"]:
+            return False
+        if first["freeze"] != "auto":
+            return bool(first["steps"] >= first["freeze"])
+        return bool(first.get("settled", False))
+
+    def momentum_of(self, parameter: Tensor) -> Tensor:
+        """Returns the momentum of a parameter, zero before its first step."""
+        state = self.state[parameter]
+        if "exp_avg" not in state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        momentum: Tensor = state["exp_avg"]
+        return momentum
+
+    @torch.no_grad()
+    def freeze(self) -> None:
+        """Ends the warm-up: from the next step on, gradients that come are momenta."""
+        for group in self.param_groups:
+            correction = 1.0 - group["betas"][1] ** max(group["steps"], 1)
+            for parameter in group["params"]:
+                if "exp_avg_sq" in self.state[parameter]:
+                    self.state[parameter]["exp_avg_sq"].div_(correction)
+            group["frozen"] = True
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Updates the parameters by their gradients, or, once frozen, by the momenta that stand in their place."""
+        loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            group["steps"] += 1
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+        self._watch()
+        return loss
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        momentum = self.momentum_of(parameter)
+        variance = self.state[parameter]["exp_avg_sq"]
+        if group["frozen"]:
+            momentum.copy_(gradient)
+            root = variance.sqrt()
+        else:
+            momentum.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
+            variance.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+            root = (variance / (1.0 - beta2 ** group["steps"])).sqrt_()
+        parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+        rate = group["lr"] / (1.0 - beta1 ** group["steps"])
+        parameter.addcdiv_(momentum, root.add_(group["eps"]), value=-rate)
+
+    def _watch(self) -> None:
+        """Compares the variance's norm with what it was a window ago."""
+        first = self.param_groups[0]
+        window = max(1, round(1.0 / (1.0 - first["betas"][1])))
+        if first["freeze"] != "auto" or first["frozen"] or first["steps"] % window:
+            return
+        norm = sum(
+            float(self.state[p]["exp_avg_sq"].sum()) for g in self.param_groups for p in g["params"] if self.state[p]
+        )
+        first["settled"] = norm > 0.0 and first["norm"] / norm >= STABLE_RATIO
+        first["norm"] = norm
