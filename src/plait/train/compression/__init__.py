@@ -22,7 +22,7 @@ CODECS: dict[str, Callable[[], Codec]] = {
 }
 """Every codec by name."""
 
-__all__ = ["CODECS", "BadValues", "Codec", "MalformedMessage", "codec"]
+__all__ = ["CODECS", "BadValues", "Codec", "MalformedMessage", "codec", "warm_up"]
 
 
 def codec(name: str) -> Codec:
@@ -34,3 +34,18 @@ def codec(name: str) -> Codec:
     if name not in CODECS:
         raise PlaitError(f"unknown codec {name!r}{did_you_mean(name, CODECS)}")
     return CODECS[name]()
+
+
+def warm_up(codec: Codec, device: torch.device | str = "cpu") -> None:
+    """Uses a codec in each way that training does, so that its kernels are compiled before the first step.
+
+    Numba takes about a second for each of a few forms the first time, and keeps them on disk.
+    """
+    run, error = torch.zeros(2, 32, device=device)
+    data = torch.zeros(codec.wire_bytes(32), dtype=torch.uint8, device=device)
+    for given in (None, error):
+        codec.encode(run, given, given, data)
+    for add in (False, True):
+        codec.decode(data, run, add=add)
+    if isinstance(codec, Sign1):
+        codec.encode_momentum(run, run, error, error, data, beta=0.9, weight=1.0)

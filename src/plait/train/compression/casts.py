@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from plait.train.compression.codec import refuse_unless_finite
+from plait.train.compression.codec import PYTORCH, refuse_unless_finite
 
 
 class Cast:
@@ -15,7 +15,7 @@ class Cast:
         dtype: What travels.
     """
 
-    device_types = frozenset({"cpu", "cuda"})
+    forms = PYTORCH
 
     def __init__(self, name: str, code: int, dtype: torch.dtype) -> None:
         self.name = name

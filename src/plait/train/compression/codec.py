@@ -1,11 +1,18 @@
 """The interface of a codec: what travels of a run of fp32 values, and what is put back from it."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
 from plait.errors import PlaitError
+
+NUMBA_AND_TRITON: Final[Mapping[str, str]] = {
+    "cpu": "Numba; NumPy and PyTorch without it",
+    "cuda": "Triton, run in its interpreter only",
+}
+PYTORCH: Final[Mapping[str, str]] = {"cpu": "PyTorch", "cuda": "PyTorch"}
 
 
 class BadValues(PlaitError):
@@ -25,13 +32,13 @@ class Codec(Protocol):
         name: As in :data:`~plait.train.compression.CODECS`.
         code: Its number in wire headers; never reused.
         feeds_back: Whether what one step loses is worth adding to the next one.
-        device_types: Where it runs.
+        forms: The code that runs on each type of device, in words.
     """
 
     name: str
     code: int
     feeds_back: bool
-    device_types: frozenset[str]
+    forms: Mapping[str, str]
 
     def wire_bytes(self, count: int) -> int:
         """Returns how many bytes ``count`` values take."""

@@ -5,6 +5,9 @@ can be the same (a loop over arrays that may overlap is not vectorised); signs a
 block is packed, the next one is fetched. Only the sum of a block may be reordered, so scales differ from the reference
 by rounding. Kernels release the interpreter lock and run in the calling thread: two threads in Numba's own parallel
 loops end the process.
+
+Numba keeps compiled code by the age of this file alone: who changes ``lanes.py`` or a constant of ``reference.py`` has
+to touch it.
 """
 
 import math

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from plait.train.compression.codec import BadValues
+from plait.train.compression.codec import NUMBA_AND_TRITON, BadValues
 from plait.train.compression.forms import graphics_kernels, numba_kernels
 from plait.train.compression.reference import BLOCK, INT8_STEP, int8_bytes, num_blocks
 from plait.train.compression.sign1 import as_array
@@ -21,7 +21,7 @@ class Int8:
     name = "int8"
     code = 4
     feeds_back = True
-    device_types = frozenset({"cpu", "cuda"})
+    forms = NUMBA_AND_TRITON
 
     def __init__(self, use_numba: bool | None = None) -> None:
         self._kernels = numba_kernels(use_numba)

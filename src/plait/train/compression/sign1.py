@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from plait.train.compression import torch_form
-from plait.train.compression.codec import BadValues
+from plait.train.compression.codec import NUMBA_AND_TRITON, BadValues
 from plait.train.compression.forms import graphics_kernels, numba_kernels
 from plait.train.compression.reference import momentum_factors, num_blocks, sign1_bytes
 
@@ -20,7 +20,7 @@ class Sign1:
     name = "sign1"
     code = 5
     feeds_back = True
-    device_types = frozenset({"cpu", "cuda"})
+    forms = NUMBA_AND_TRITON
 
     def __init__(self, use_numba: bool | None = None) -> None:
         self._kernels = numba_kernels(use_numba)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from plait.train.compression.codec import refuse_unless_finite
+from plait.train.compression.codec import PYTORCH, refuse_unless_finite
 from plait.train.compression.reference import top_k_count
 
 _PLACE_AND_VALUE_BYTES = 8
@@ -15,7 +15,7 @@ class TopK:
     name = "top_k"
     code = 6
     feeds_back = True
-    device_types = frozenset({"cpu", "cuda"})
+    forms = PYTORCH
 
     def __init__(self, ratio: float = 0.01) -> None:
         self.ratio = ratio
