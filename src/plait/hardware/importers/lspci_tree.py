@@ -130,11 +130,13 @@ class _Reader:
         if _ROOT_BRANCH.match(line, at):
             self._columns = {column: bus for column, bus in self._columns.items() if column <= at}
             return _Bus(None, None, None, None)
+        for deeper in [c for c in self._columns if c > at + 1]:
+            del self._columns[deeper]
         near = [c for c in (at - 1, at + 1) if line[c : c + 1] != "|"] if at > 0 else []
         column = next((c for c in (at, *near) if c in self._columns), None)
         if column is None:
             # A fragment whose root line was left out: the bus of its first function is not shown.
-            return _Bus(None, "", None, "") if at == 0 or not self._columns else None
+            return None if self._columns else _Bus(None, "", None, "")
         for deeper in [c for c in self._columns if c > column]:
             del self._columns[deeper]
         return self._columns[column] if self._bars_stand(line, column) else None

@@ -36,6 +36,7 @@ class Row:
     last_is_cell: bool = False
     is_sure: bool = True
     """Whether all of its cells could be placed."""
+    is_wrapped: bool = False
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ class Matrix:
     disagreeing: list[tuple[str, int]] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     is_doubtful: bool = False
+    has_loose_lines: bool = False
+    """Whether cells stand below it that no row took: what is wrapped may be joined wrongly then."""
 
     @property
     def names(self) -> list[str]:
@@ -99,6 +102,7 @@ class _Finder:
             i = self._take(i)
         sure = [m for m in self._found if m.rows or not m.is_doubtful]
         for matrix in sure:
+            _drop_joined_wrongly(matrix)
             _drop_unconfirmed(matrix)
             _drop_pieces_of_names(matrix)
             _restore(matrix)
@@ -115,7 +119,12 @@ class _Finder:
         after = self._take_header(i)
         if after:
             return after
-        return (self._take_row(self._found[-1], i) if self._found else 0) or i + 1
+        if not self._found:
+            return i + 1
+        after = self._take_row(self._found[-1], i)
+        if not after and sum(link_of(word) is not None for word in words(line)) * 2 > len(words(line)):
+            self._found[-1].has_loose_lines = True
+        return after or i + 1
 
     def _take_header(self, i: int) -> int:
         text = self._lines[i]
@@ -167,15 +176,16 @@ class _Finder:
         return all(is_cell(w) or is_affinity(w) or pieces_of(w) or _PIECE_OF_CELL.fullmatch(w) for w in found)
 
     def _longest(self, text: str, more: str, matrix: Matrix, label: str) -> tuple[str, _Split] | None:
+        """Returns the row with the next line joined, between words or inside one: what leaves fewer odd words."""
         before = _split(text, matrix, label)
-        for glue in (" ", ""):
-            joined = f"{text}{glue}{more.lstrip() if glue else more}"
+        found = []
+        for joined in (f"{text} {more.lstrip()}", f"{text}{more}"):
             split = _split(joined, matrix, label)
             if split is None or len(split.tail) > len(matrix.titles):
                 continue
             if split.is_complete or (before is not None and not before.is_complete and split.right is not None):
-                return joined, split
-        return None
+                found.append((joined, split))
+        return min(found, key=lambda pair: (_odd_words(pair[1]), not pair[1].is_complete)) if found else None
 
     def _keep(self, matrix: Matrix, label: str, split: _Split, first: int, last: int) -> bool:
         name = _claim(matrix, label, split)
@@ -195,6 +205,7 @@ class _Finder:
             split.tail,
             is_cut=is_cut,
             last_is_cell=is_cut and not split.tail,
+            is_wrapped=last > first,
             is_sure=split.left is not None and split.right is not None and split.is_complete,
         )
         known = matrix.rows.get(name)
@@ -206,6 +217,17 @@ class _Finder:
 
     def _is_cut(self, i: int) -> bool:
         return i == self._last and i == len(self._lines) - 1 and not self._is_whole
+
+
+def _odd_words(split: _Split) -> int:
+    return sum(not is_cell(word) for word in (*(split.left or ()), *(split.right or ())))
+
+
+def _drop_joined_wrongly(matrix: Matrix) -> None:
+    """Where lines of cells are left over or rows come twice, which row a wrapped line belongs to is not sure."""
+    for row in matrix.rows.values():
+        if row.is_wrapped and (matrix.has_loose_lines or matrix.disagreeing):
+            row.cells, row.tail, row.is_sure = {}, [], False
 
 
 def _drop_unconfirmed(matrix: Matrix) -> None:
