@@ -21,13 +21,7 @@ from torch import Tensor
 
 from plait.train.collectives.mesh import Key, Mesh, MeshBroken, MeshWork
 from plait.train.compression.codec import Codec
-from plait.train.compression.reference import BLOCK
-
-
-def shards(count: int, ranks: int) -> tuple[int, ...]:
-    """Returns where each member's part of ``count`` values begins, and the end; parts are whole blocks."""
-    blocks = -(-count // BLOCK)
-    return tuple(min(blocks * part // ranks * BLOCK, count) for part in range(ranks + 1))
+from plait.train.compression.message import MessageLayout, shard_bounds
 
 
 class Feedback:
@@ -90,6 +84,7 @@ class CodedSum(MeshWork):
         ranks: Sequence[int],
         values: Tensor,
         codec: Codec,
+        layout: MessageLayout,
         feedback: Feedback | None,
         prepare: Prepare | None = None,
     ) -> None:
@@ -98,8 +93,9 @@ class CodedSum(MeshWork):
         self._codec = codec
         self._feedback = feedback
         self._prepare: Prepare = prepare or (lambda first, end: values[first:end])
-        edges = shards(len(values), len(ranks))
+        edges = shard_bounds(len(values), [1.0] * len(ranks))
         self._part = {rank: (edges[place], edges[place + 1]) for place, rank in enumerate(ranks)}
+        self._layouts = {rank: layout.cut(first, end) for rank, (first, end) in self._part.items()}
         self._heard: dict[int, bytes] = {}
         self._sums: dict[int, bytes] = {}
         self._own = b""
@@ -121,18 +117,21 @@ class CodedSum(MeshWork):
 
     def _encoded(self, rank: int) -> bytes:
         first, end = self._part[rank]
-        message = torch.empty(self._codec.wire_bytes(end - first), dtype=torch.uint8, device=self._values.device)
-        if end > first:
-            error = new = None
-            if self._feedback is not None:
-                error, new = self._feedback.worker[first:end], self._feedback.new()[0][first:end]
-            self._codec.encode(self._prepare(first, end), error, new, message)
+        error = new = None
+        if self._feedback is not None:
+            error, new = self._feedback.worker[first:end], self._feedback.new()[0][first:end]
+        return self._message(rank, self._prepare(first, end), error, new)
+
+    def _message(self, rank: int, values: Tensor, error: Tensor | None, new: Tensor | None) -> bytes:
+        layout = self._layouts[rank]
+        message = torch.empty(layout.payload_bytes(self._codec), dtype=torch.uint8, device=values.device)
+        layout.encode(self._codec, values, error, new, message)
         return message.cpu().numpy().tobytes()
 
     def take(self, rank: int, hop: int, data: bytes) -> None:
         """Takes in a member's values (hop 0), or the sum of its part (hop 1)."""
-        first, end = self._part[rank if hop else self.mesh.rank]
-        if len(data) != (wanted := self._codec.wire_bytes(end - first)):
+        wanted = self._layouts[rank if hop else self.mesh.rank].payload_bytes(self._codec)
+        if len(data) != wanted:
             raise MeshBroken(f"member {rank} sent {len(data)} bytes of {self._codec.name} where {wanted} were expected")
         (self._sums if hop else self._heard)[rank] = data
         self._add_up()
@@ -144,7 +143,7 @@ class CodedSum(MeshWork):
         if self._is_handed_out and len(self._sums) == len(self.others) + 1:
             for rank, data in self._sums.items():
                 first, end = self._part[rank]
-                self._decode(data, self._values[first:end])
+                self._decode(rank, data, self._values[first:end])
             self.is_over = True
 
     def _hand_out(self) -> None:
@@ -152,19 +151,17 @@ class CodedSum(MeshWork):
         first, end = self._part[self.mesh.rank]
         total = self._values.new_zeros(end - first)
         for rank in self._part:
-            self._decode(self._own if rank == self.mesh.rank else self._heard[rank], total, add=True)
-        message = torch.empty(self._codec.wire_bytes(end - first), dtype=torch.uint8, device=self._values.device)
-        if end > first:
-            error = new = None
-            if self._feedback is not None:
-                error, new = self._feedback.server, self._feedback.new()[1]
-            self._codec.encode(total, error, new, message)
-        data = message.cpu().numpy().tobytes()
+            data = self._own if rank == self.mesh.rank else self._heard[rank]
+            self._decode(self.mesh.rank, data, total, add=True)
+        error = new = None
+        if self._feedback is not None:
+            error, new = self._feedback.server, self._feedback.new()[1]
+        data = self._message(self.mesh.rank, total, error, new)
         self._sums[self.mesh.rank] = data
         for peer in self.others.values():
             peer.send(self.key, 1, memoryview(data))
 
-    def _decode(self, data: bytes, out: Tensor, *, add: bool = False) -> None:
-        if len(out):
+    def _decode(self, part: int, data: bytes, out: Tensor, *, add: bool = False) -> None:
+        if data:
             message = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(out.device)
-            self._codec.decode(message, out, add=add)
+            self._layouts[part].decode(self._codec, message, out, add=add)

@@ -14,6 +14,7 @@ from plait.train.collectives.layout import FlatLayout, Stretch
 from plait.train.collectives.mesh import Mesh
 from plait.train.compression import codec as codec_of
 from plait.train.compression.codec import Codec
+from plait.train.compression.message import MessageLayout, stretch_layout
 from plait.train.optimizers import OneBitAdam
 
 
@@ -47,6 +48,7 @@ class CodedWire:
 
     def __init__(self, name: str, layout: FlatLayout, device: torch.device) -> None:
         self._codec = codec_of(name)
+        self._layouts = _layouts(layout)
         self.ledger = ErrorLedger(layout, device) if self._codec.feeds_back else None
 
     def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:  # noqa: ARG002
@@ -54,7 +56,7 @@ class CodedWire:
         if group.size == 1:
             return ()
         feedback = self.ledger.use(stretch) if self.ledger is not None else None
-        return (_coded(group, values, self._codec, feedback),)
+        return (_coded(group, values, self._codec, self._layouts[stretch.start], feedback),)
 
     def freeze(self) -> None:
         """Nothing changes."""
@@ -69,12 +71,14 @@ class MomentumWire:
         self._optimizer = optimizer
         self._parameters = tuple(parameters)
         self._warm_up, self._frozen = codec_of("bf16"), codec_of("sign1")
+        self._layouts = _layouts(layout)
         self.ledger = ErrorLedger(layout, parameters[0].device)
 
     def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:
         """Starts the exchange of a stretch; ``share`` is this member's part of the step, 0 to 1."""
+        message = self._layouts[stretch.start]
         if not self.is_frozen:
-            return () if group.size == 1 else (_coded(group, values, self._warm_up, None),)
+            return () if group.size == 1 else (_coded(group, values, self._warm_up, message, None),)
         feedback = self.ledger.use(stretch)
         prepare = self._momentum(values, stretch, share)
         if group.size == 1:
@@ -82,7 +86,7 @@ class MomentumWire:
             values.copy_(prepare(0, len(values)).add_(feedback.worker))
             feedback.settle()
             return ()
-        return (_coded(group, values, self._frozen, feedback, prepare),)
+        return (_coded(group, values, self._frozen, message, feedback, prepare),)
 
     def _momentum(self, values: Tensor, stretch: Stretch, share: float) -> Prepare:
         """What a member compresses: its share of ``beta * m + (1 - beta) * g``; the gradient is weighted already."""
@@ -97,10 +101,19 @@ class MomentumWire:
         self.is_frozen = True
 
 
-def _coded(
-    group: Group, values: Tensor, codec: Codec, feedback: Feedback | None, prepare: Prepare | None = None
+def _layouts(layout: FlatLayout) -> dict[int, MessageLayout]:
+    return {stretch.start: stretch_layout(layout, stretch) for stretch in layout.stretches}
+
+
+def _coded(  # noqa: PLR0917 - private, and as many as the parts of an exchange
+    group: Group,
+    values: Tensor,
+    codec: Codec,
+    message: MessageLayout,
+    feedback: Feedback | None,
+    prepare: Prepare | None = None,
 ) -> CodedSum:
     mesh = group.mesh if isinstance(group, GlooGroup) else None
     if not isinstance(mesh, Mesh):
         raise PlaitError(f"a group of {group.size} members has no direct connections, which compression needs")
-    return mesh.start(lambda key, ranks: CodedSum(mesh, key, ranks, values, codec, feedback, prepare))
+    return mesh.start(lambda key, ranks: CodedSum(mesh, key, ranks, values, codec, message, feedback, prepare))
