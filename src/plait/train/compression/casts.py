@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from plait.train.compression.codec import PYTORCH, refuse_unless_finite
+from plait.train.compression.torch_form import CHUNK, pieces
 
 
 class Cast:
@@ -29,12 +30,19 @@ class Cast:
 
     def encode(self, values: Tensor, error: Tensor | None, new_error: Tensor | None, out: Tensor) -> None:
         """Writes ``values + error``, rounded to the type; see :class:`~plait.train.compression.codec.Codec`."""
-        c = values if error is None else values + error
         sent = out.view(self._dtype)
-        sent.copy_(c)
-        refuse_unless_finite(sent, f"the values to be sent hold an infinity or NaN, or are too large for {self.name}")
-        if new_error is not None:
-            torch.sub(c, sent, out=new_error)
+        sums, rounded = torch.empty(2, min(CHUNK, len(values)), device=values.device)
+        for start, end in pieces(len(values)):
+            c = values[start:end]
+            if error is not None:
+                c = torch.add(c, error[start:end], out=sums[: end - start])
+            sent[start:end] = c
+            back = rounded[: end - start].copy_(sent[start:end])
+            refuse_unless_finite(
+                back, f"the values to be sent hold an infinity or NaN, or are too large for {self.name}"
+            )
+            if new_error is not None:
+                torch.sub(c, back, out=new_error[start:end])
 
     def decode(self, data: Tensor, out: Tensor, *, add: bool = False) -> None:
         """Writes (or adds) the values behind a message."""

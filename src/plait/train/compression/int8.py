@@ -7,6 +7,7 @@ from plait.train.compression.codec import NUMBA_AND_TRITON, BadValues
 from plait.train.compression.forms import graphics_kernels, numba_kernels
 from plait.train.compression.reference import BLOCK, INT8_STEP, int8_bytes, num_blocks
 from plait.train.compression.sign1 import as_array
+from plait.train.compression.torch_form import pieces
 
 _LEVELS = 127.0
 
@@ -36,7 +37,16 @@ class Int8:
         if values.device.type != "cpu":
             is_finite = graphics_kernels().int8_encode(values, error, new_error, scales, levels)
         elif self._kernels is None:
-            is_finite = _encode(values, error, new_error, scales, levels)
+            is_finite = all(
+                _encode(
+                    values[start:end],
+                    None if error is None else error[start:end],
+                    None if new_error is None else new_error[start:end],
+                    scales[start // BLOCK : num_blocks(end)],
+                    levels[start:end],
+                )
+                for start, end in pieces(len(values))
+            )
         else:
             arrays = (values.numpy(), as_array(error), as_array(new_error), scales.numpy(), levels.numpy())
             is_finite = self._kernels.int8_encode(*arrays)
@@ -49,18 +59,20 @@ class Int8:
         if out.device.type != "cpu":
             graphics_kernels().int8_decode(scales, levels, out, add)
         elif self._kernels is None:
-            values = levels.view(torch.int8).to(torch.float32).mul_(_spread(scales, len(out)))
-            if add:
-                out.add_(values)
-            else:
-                out.copy_(values)
+            for start, end in pieces(len(out)):
+                spread = _spread(scales[start // BLOCK : num_blocks(end)], end - start)
+                values = levels[start:end].view(torch.int8).to(torch.float32).mul_(spread)
+                if add:
+                    out[start:end] += values
+                else:
+                    out[start:end] = values
         else:
             self._kernels.int8_decode(scales.numpy(), levels.numpy(), out.numpy(), add)
 
 
 def _encode(values: Tensor, error: Tensor | None, new_error: Tensor | None, scales: Tensor, levels: Tensor) -> bool:
     c = values if error is None else values + error
-    found = _rows(c.abs()).amax(1).mul_(float(INT8_STEP))
+    found = c.abs().view(num_blocks(len(c)), -1).amax(1).mul_(float(INT8_STEP))
     if not bool(torch.isfinite(found).all()):
         return False
     scales.copy_(found)
@@ -79,13 +91,3 @@ def _parts(message: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _spread(scales: Tensor, count: int) -> Tensor:
     return scales.repeat_interleave(BLOCK)[:count]
-
-
-def _rows(values: Tensor) -> Tensor:
-    """Returns the values in rows of a block, the last one filled with zeros."""
-    rows = num_blocks(len(values))
-    if len(values) == rows * BLOCK:
-        return values.view(rows, BLOCK)
-    padded = values.new_zeros(rows * BLOCK)
-    padded[: len(values)] = values
-    return padded.view(rows, BLOCK)

@@ -138,6 +138,7 @@ class LowRank:
         numbers = torch.Generator().manual_seed(seed)
         self._fresh = torch.randn(layout.second_count, generator=numbers).to(device)
         self.right = torch.zeros_like(self._fresh)
+        self._c = torch.zeros(layout.count, device=device)
         self._step: _Step | None = None
         self._renew(self.right)
 
@@ -154,7 +155,8 @@ class LowRank:
         Raises:
             BadValues: There is an infinity or NaN.
         """
-        c = values.clone() if error is None else values + error
+        # One buffer for all steps: fresh memory costs more than the sum.
+        c = self._c.copy_(values) if error is None else torch.add(values, error, out=self._c)
         refuse_unless_finite(c)
         out = torch.empty(self.layout.first_count, dtype=torch.float32, device=c.device)
         for each in self.layout.matrices:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plait.train.compression.reference import BLOCK, Bytes, Floats, num_blocks
 
-_CHUNK = 64 * BLOCK
+CHUNK = 64 * BLOCK
 """Values that are taken at a time: with three scratch pieces they stay in a second-level cache."""
 
 _SIGNS: Floats = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") * np.float32(2) - 1
@@ -63,8 +63,8 @@ def sign1_momentum(
 def sign1_decode(scales: Tensor, bits: Tensor, out: Tensor, add: bool) -> None:
     """Writes or adds the values behind scales and bits."""
     packed = bits.numpy()
-    spare = torch.empty(_CHUNK)
-    for start, end in _pieces(len(out)):
+    spare = torch.empty(CHUNK)
+    for start, end in pieces(len(out)):
         factor = scales[start // BLOCK : num_blocks(end), None]
         signs = _signs_behind(packed[start // 8 : (end + 7) // 8], spare)[: end - start].view(len(factor), -1)
         part = out[start:end].view_as(signs)
@@ -77,9 +77,9 @@ def sign1_decode(scales: Tensor, bits: Tensor, out: Tensor, add: bool) -> None:
 def _encode(
     count: int, take: Callable[[int, int, Tensor, Tensor], None], new_error: Tensor | None, scales: Tensor, bits: Tensor
 ) -> bool:
-    sums, spare, flags = torch.empty(_CHUNK), torch.empty(_CHUNK), np.empty(_CHUNK, np.bool_)
+    sums, spare, flags = torch.empty(CHUNK), torch.empty(CHUNK), np.empty(CHUNK, np.bool_)
     packed = bits.numpy()
-    for start, end in _pieces(count):
+    for start, end in pieces(count):
         size = end - start
         c, sizes, positive = sums[:size], spare[:size], flags[:size]
         take(start, end, c, sizes)
@@ -123,10 +123,10 @@ def _signs_behind(packed: Bytes, spare: Tensor) -> Tensor:
     return rows
 
 
-def _pieces(count: int) -> Iterator[tuple[int, int]]:
+def pieces(count: int) -> Iterator[tuple[int, int]]:
     """Yields runs of whole blocks, and the short block at the end by itself."""
     whole = count // BLOCK * BLOCK
-    for start in range(0, whole, _CHUNK):
-        yield start, min(start + _CHUNK, whole)
+    for start in range(0, whole, CHUNK):
+        yield start, min(start + CHUNK, whole)
     if whole < count:
         yield whole, count
