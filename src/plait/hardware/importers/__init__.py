@@ -1,5 +1,6 @@
 """Readers of what users can paste or capture; one file a kind, one line here."""
 
+from plait.hardware.importers.amd_smi import AmdSmi
 from plait.hardware.importers.hwloc_xml import HwlocXml
 from plait.hardware.importers.ibnetdiscover import IbNetDiscover
 from plait.hardware.importers.ibstat import IbStat
@@ -22,6 +23,7 @@ from plait.hardware.topology import Fragment
 IMPORTERS: tuple[Importer, ...] = (
     NcclXml(),
     TopologyMatrix(),
+    AmdSmi(),
     IbNetDiscover(),
     IbStat(),
     Lspci(),

@@ -76,11 +76,18 @@ def is_affinity(cell: str) -> bool:
 
 
 def pieces_of(cell: str) -> list[str] | None:
-    """Returns the cells of a run whose separators were lost (``NV1NV1SOC``), ``None`` where it is none or not sure."""
+    """Returns the cells of a run whose separators were lost (``NV1NV1SOC``), ``None`` where it is none or not sure.
+
+    What follows them glued (``NODE0-310N/A``: CPU list, node and own node) cannot be told apart and is left out.
+    """
     word = cell.upper()
-    found = _PIECES.findall(word)
-    is_run = len(found) > 1 and "".join(found) == word and found.count("X") < 2
-    return list(found) if is_run else None
+    found: list[str] = []
+    at = 0
+    while (match := _PIECES.match(word, at)) is not None:
+        found.append(match[0])
+        at = match.end()
+    is_run = len(found) > 1 and found.count("X") < 2 and (at == len(word) or word[at].isdigit())
+    return found if is_run else None
 
 
 def is_damaged_cell(word: str) -> bool:

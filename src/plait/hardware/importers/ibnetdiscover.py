@@ -112,6 +112,8 @@ def _component(key: str, fabric: _Fabric) -> Component:
         extra[AGGREGATION] = "yes"
     elif kind == "nic" and name:
         extra[HOST_NAME] = name.split()[0]
+    if kind == "nic":
+        extra["link_layer"] = "InfiniBand"  # the tool sees nothing else
     if key in fabric.ports:
         extra["ports"] = fabric.ports[key]
     return Component(key=key, name=name or key, kind=kind, extra=extra)

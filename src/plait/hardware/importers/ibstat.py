@@ -34,8 +34,8 @@ class IbStat:
     name = "ibstat"
 
     def recognises(self, data: bytes) -> float:
-        """Returns 0.95 where a line names an adapter as these tools do."""
-        return 0.95 if _HINT.search(read_paste(data).text) else 0.0
+        """Returns 0.75 where a line names an adapter as these tools do."""
+        return 0.75 if _HINT.search(read_paste(data).text) else 0.0
 
     def read(self, data: bytes, origin: str) -> Fragment:
         """Returns the adapters; one with several ports printed has them as parts.

@@ -47,9 +47,9 @@ class Lspci:
     name = "lspci"
 
     def recognises(self, data: bytes) -> float:
-        """Returns 0.9 where a drawn bus or a line of the list is in the text."""
+        """Returns 0.7 where a drawn bus or a line of the list is in the text, below tools that say more."""
         text = read_paste(data).text
-        return 0.9 if _TREE_HINT.search(text) or _LIST_LINE.search(text) else 0.0
+        return 0.7 if _TREE_HINT.search(text) or _LIST_LINE.search(text) else 0.0
 
     def read(self, data: bytes, origin: str) -> Fragment:
         """Returns the functions and, between accelerators and NICs below one root bus, how far apart they are.

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from plait.hardware.importers.cells import is_affinity, is_damaged_cell, is_self, link_of, pieces_of
-from plait.hardware.importers.matrix_header import ACCELERATOR, QUOTES, header_of, is_cell, is_name, longer_header
+from plait.hardware.importers.cells import is_affinity, link_of, pieces_of
+from plait.hardware.importers.matrix_header import ACCELERATOR, header_of, is_cell, longer_header
 from plait.hardware.importers.matrix_repair import repaired
+from plait.hardware.importers.matrix_rows import SplitRow, label_of, odd_words, split_row, starts_row
 from plait.hardware.importers.paste import Paste, words
 
 _TWO_WORDS = re.compile(r"\bGPU ([0-9]{1,3}/[0-9]{1,3})(?![0-9])", re.ASCII)
@@ -68,16 +69,6 @@ class Matrix:
                     yield row.name, column, cell
 
 
-@dataclass(slots=True)
-class _Split:
-    """A row's words put in order: cells left and right of the diagonal (``None``: cannot be placed), then the tail."""
-
-    left: list[str] | None
-    right: list[str] | None
-    tail: list[str]
-    is_complete: bool = True
-
-
 def find_matrices(paste: Paste) -> list[Matrix]:
     """Returns the square tables of a paste in order; a header without a single readable row counts where it is sure."""
     return _Finder(paste).run()
@@ -90,7 +81,7 @@ def has_matrix(paste: Paste) -> bool:
 
 class _Finder:
     def __init__(self, paste: Paste) -> None:
-        self._lines = [_TWO_WORDS.sub("GPU\x1f\\1", line) for line in paste.lines]
+        self._lines = [_TWO_WORDS.sub("GPU\ue000\\1", line) for line in paste.lines]
         self._is_whole = paste.is_whole
         self._last = max((i for i, line in enumerate(self._lines) if line.strip()), default=-1)
         self._found: list[Matrix] = []
@@ -132,7 +123,7 @@ class _Finder:
         if header is None:
             return 0
         i += 1
-        while i < len(self._lines) and self._lines[i].strip() and not _starts_row(self._lines[i]):
+        while i < len(self._lines) and self._lines[i].strip() and not starts_row(self._lines[i]):
             longer = longer_header(text, self._lines[i], header, is_cut=self._is_cut(i))
             if longer is None:
                 break
@@ -145,7 +136,7 @@ class _Finder:
         return i
 
     def _take_row(self, matrix: Matrix, i: int) -> int:
-        label, rest = _label_of(self._lines[i], matrix.columns)
+        label, rest = label_of(self._lines[i], matrix.columns)
         if not label:
             return 0
         first, text = i, rest
@@ -159,23 +150,23 @@ class _Finder:
         if split is not None and not split.is_complete and i != self._last:
             split.right = None  # cells are missing inside the row, or it was cut by hand: no telling which
         if split is None or not self._keep(matrix, label, split, first, i):
-            if _starts_row(self._lines[first]):
+            if starts_row(self._lines[first]):
                 matrix.unread.append(first + 1)
                 matrix.strangers.append(label)
             return 0
         return i + 1
 
-    def _goes_on(self, split: _Split, matrix: Matrix, i: int) -> bool:
+    def _goes_on(self, split: SplitRow, matrix: Matrix, i: int) -> bool:
         """Whether the row may be wrapped onto line ``i``."""
         is_short = not split.is_complete or len(split.tail) < len(matrix.titles)
-        if not is_short or i >= len(self._lines) or not self._lines[i].strip() or _starts_row(self._lines[i]):
+        if not is_short or i >= len(self._lines) or not self._lines[i].strip() or starts_row(self._lines[i]):
             return False
         found = words(self._lines[i])
         if split.is_complete:
             return all(is_affinity(word) for word in found)
         return all(is_cell(w) or is_affinity(w) or pieces_of(w) or _PIECE_OF_CELL.fullmatch(w) for w in found)
 
-    def _longest(self, text: str, more: str, matrix: Matrix, label: str) -> tuple[str, _Split] | None:
+    def _longest(self, text: str, more: str, matrix: Matrix, label: str) -> tuple[str, SplitRow] | None:
         """Returns the row with the next line joined, between words or inside one: what leaves fewer odd words."""
         before = _split(text, matrix, label)
         found = []
@@ -185,9 +176,9 @@ class _Finder:
                 continue
             if split.is_complete or (before is not None and not before.is_complete and split.right is not None):
                 found.append((joined, split))
-        return min(found, key=lambda pair: (_odd_words(pair[1]), not pair[1].is_complete)) if found else None
+        return min(found, key=lambda pair: (odd_words(pair[1]), not pair[1].is_complete)) if found else None
 
-    def _keep(self, matrix: Matrix, label: str, split: _Split, first: int, last: int) -> bool:
+    def _keep(self, matrix: Matrix, label: str, split: SplitRow, first: int, last: int) -> bool:
         name = _claim(matrix, label, split)
         if name is None:
             return False
@@ -219,8 +210,8 @@ class _Finder:
         return i == self._last and i == len(self._lines) - 1 and not self._is_whole
 
 
-def _odd_words(split: _Split) -> int:
-    return sum(not is_cell(word) for word in (*(split.left or ()), *(split.right or ())))
+def _split(text: str, matrix: Matrix, label: str) -> SplitRow | None:
+    return split_row(text, matrix.columns, label, has_titles=bool(matrix.titles))
 
 
 def _drop_joined_wrongly(matrix: Matrix) -> None:
@@ -263,11 +254,11 @@ def _is_piece(part: str, whole: str) -> bool:
 
 def _restore(matrix: Matrix) -> None:
     """Puts the blank back into names of two words."""
-    if not any("\x1f" in name for name in matrix.names):
+    if not any("\ue000" in name for name in matrix.names):
         return
 
     def plain(name: str) -> str:
-        return name.replace("\x1f", " ")
+        return name.replace("\ue000", " ")
 
     matrix.columns = [None if name is None else plain(name) for name in matrix.columns]
     for row in matrix.rows.values():
@@ -276,140 +267,7 @@ def _restore(matrix: Matrix) -> None:
     matrix.rows = {row.name: row for row in matrix.rows.values()}
 
 
-def _starts_row(line: str) -> bool:
-    """Whether a line begins with a device and a cell."""
-    found = words(line)
-    return len(found) > 1 and is_name(found[0]) and (is_cell(found[1]) or found[1] == "0")
-
-
-def _label_of(line: str, columns: Sequence[str | None]) -> tuple[str, str]:
-    """Returns the device that a row begins with and the rest of the line; empty where it begins with none."""
-    bare = line.lstrip(" \t|" + QUOTES)
-    match = re.match(r"[^\s|]+", bare)
-    if match is None:
-        return "", ""
-    word = match[0].rstrip(":" + QUOTES)
-    if word in columns:
-        return word, bare[match.end() :]
-    folded = next((name for name in columns if name is not None and name.lower() == word.lower()), None)
-    if folded is not None:
-        return folded, bare[match.end() :]
-    # "GPU0X", "GPU1NV1": the longest name whose rest begins like a cell.
-    glued = [n for n in columns if n is not None and word.startswith(n) and re.match(r"[A-Z]", word[len(n) :])]
-    if glued:
-        name = max(glued, key=len)
-        return name, bare[len(name) :]
-    return (word, bare[match.end() :]) if is_name(word) else ("", "")
-
-
-def _split(rest: str, matrix: Matrix, label: str) -> _Split | None:
-    """Returns a row's words in order, ``None`` where the diagonal does not stand where the header puts the label."""
-    size = len(matrix.columns)
-    index = matrix.columns.index(label) if label in matrix.columns else None
-    if "\t" in rest:
-        by_tabs = _by_tabs(rest, size, index)
-        if by_tabs is not None or _has_hole(rest, size):
-            return by_tabs
-    return _by_words(rest, size, index, has_titles=bool(matrix.titles))
-
-
-def _has_hole(rest: str, size: int) -> bool:
-    """Whether tabs show an empty cell: its neighbours must not move into it."""
-    fields = [piece.strip() for piece in rest.split("\t")]
-    cells = fields[1 : size + 1] if not fields[0] else fields[:size]
-    last = max((at for at, cell in enumerate(cells) if is_cell(cell) and not is_affinity(cell)), default=-1)
-    return "" in cells[:last]
-
-
-def _by_tabs(rest: str, size: int, index: int | None) -> _Split | None:
-    fields = [piece.strip() for piece in rest.split("\t")]
-    if not fields[0]:
-        fields = fields[1:]
-    if index is None or len(fields) < size or not is_self(fields[index]):
-        return None
-    cells, tail = fields[:size], fields[size:]
-    if any(" " in cell or is_affinity(cell) or pieces_of(cell) for cell in cells):
-        return None
-    if any("#" in piece or link_of(piece) is not None or is_self(piece) for piece in tail):
-        return None
-    return _Split(cells[:index], cells[index + 1 :], _without_empty_end(tail))
-
-
-def _without_empty_end(tail: list[str]) -> list[str]:
-    while tail and not tail[-1]:
-        tail = tail[:-1]
-    return tail
-
-
-def _by_words(rest: str, size: int, index: int | None, *, has_titles: bool) -> _Split | None:
-    tokens: list[str] = []
-    for word in words(rest):
-        if word.startswith("#"):
-            break
-        tokens.extend(pieces_of(word) or [word])
-    if index is not None and len(tokens) == size and tokens[index] == "0":
-        return _Split(tokens[:index], tokens[index + 1 :], [])  # rocm-smi marks the diagonal with 0
-    marks = [at for at, token in enumerate(tokens[:size]) if is_self(token)]
-    if index is None:
-        return _whole_row(tokens, size, marks, has_titles=has_titles)
-    if index not in marks and len(marks) != 1:
-        return _without_mark(tokens, size, index)
-    at = index if index in marks else marks[0]
-    right, tail, is_complete = _behind(tokens[at + 1 :], size - 1 - index, has_titles=has_titles)
-    if at != index and not is_complete:
-        return None  # the label contradicts the diagonal
-    left = tokens[:at] if at == index and _are_cells(tokens[:at]) else None
-    return _Split(left, right if _are_cells(right or ()) else None, tail, is_complete)
-
-
-def _are_cells(run: Sequence[str]) -> bool:
-    """Whether no word of a run can have been put in: beside a lost cell it would shift the ones between unseen."""
-    return all(is_cell(word) or is_damaged_cell(word) or word.isdigit() for word in run)
-
-
-def _whole_row(tokens: list[str], size: int, marks: list[int], *, has_titles: bool) -> _Split | None:
-    """A row whose label the header lacks: only a full one can say which column it is."""
-    if len(marks) != 1 or not all(is_cell(token) for token in tokens[: marks[0]]):
-        return None
-    right, tail, is_complete = _behind(tokens[marks[0] + 1 :], size - 1 - marks[0], has_titles=has_titles)
-    is_complete = is_complete and all(is_cell(cell) for cell in right or ())
-    return _Split(tokens[: marks[0]], right, tail) if is_complete else None
-
-
-def _without_mark(tokens: list[str], size: int, index: int) -> _Split | None:
-    """A row whose diagonal is destroyed: it counts where all other cells are there and are cells."""
-    body = tokens[:size]
-    if (
-        len(body) < size
-        or link_of(body[index]) is not None
-        or not all(is_cell(cell) for at, cell in enumerate(body) if at != index)
-    ):
-        return None
-    if len(tokens) > size and not is_affinity(tokens[size]):
-        return None
-    return _Split(body[:index], body[index + 1 :], tokens[size:])
-
-
-def _behind(tokens: list[str], needed: int, *, has_titles: bool) -> tuple[list[str] | None, list[str], bool]:
-    """Returns the cells behind the diagonal, the tail, and whether the cells are as many as the header says.
-
-    Words between cells and tail (``NUMA 0`` in somebody's notes) are a tail only where the header has no titles.
-    """
-    count = next((at for at, token in enumerate(tokens) if is_affinity(token)), len(tokens))
-    if count == needed:
-        return tokens[:needed], tokens[needed:], True
-    if count > needed:
-        extra = tokens[needed:count]
-        is_note = not has_titles and not any(is_cell(word) for word in extra)
-        if is_note and all(is_cell(cell) for cell in tokens[:needed]):
-            return tokens[:needed], tokens[needed:], True
-        return None, tokens[count:], False
-    if count == len(tokens):
-        return tokens, [], False  # the row ends early: whether cells are missing inside it, the caller decides
-    return None, tokens[count:], False
-
-
-def _claim(matrix: Matrix, label: str, split: _Split) -> str | None:
+def _claim(matrix: Matrix, label: str, split: SplitRow) -> str | None:
     """Returns the name of a row's column, ``None`` where header and label contradict each other.
 
     A column whose name cannot be read takes the label of its row. Where both can be read and differ, the one that

@@ -11,7 +11,7 @@ TITLES = ("CPU Affinity", "NUMA Affinity", "Node Affinity", "GPU NUMA ID")
 """Columns behind the square part, as vendors print them."""
 
 ACCELERATOR = re.compile(
-    r"(?:GPU|NPU|MLU|DCU|HCU|XPU|PPU|MetaX)[0-9]{1,4}|GPU\x1f[0-9]{1,3}/[0-9]{1,3}|Phy-ID[0-9]{1,4}",
+    r"(?:GPU|NPU|MLU|DCU|HCU|XPU|PPU|MetaX)[0-9]{1,4}|GPU\ue000[0-9]{1,3}/[0-9]{1,3}|Phy-ID[0-9]{1,4}",
     re.ASCII | re.IGNORECASE,
 )
 _TITLE = re.compile(r"(CPU|NUMA|Node)\s*Affinity|(GPU)\s*NUMA\s*ID", re.IGNORECASE)

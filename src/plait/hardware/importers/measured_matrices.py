@@ -84,6 +84,7 @@ class MeasuredMatrices:
             raise UnreadableDump(f"{origin}: no table of measured figures")
         paste = read_paste(data)
         measured = _links(tables, origin)
+        latency = _latencies(tables, origin)
         reading = matrix_reading(data)
         topology = fragment_of(reading, origin, self.name) if reading is not None else Fragment(origin="", format="")
         components = _components(tables, paste, topology.components, origin)
@@ -92,7 +93,7 @@ class MeasuredMatrices:
             origin=origin,
             format=self.name,
             components=components,
-            links=(*_joined(topology.links, measured), *_host_links(tables, origin)),
+            links=(*_joined(topology.links, measured, latency), *_host_links(tables, origin)),
             measurements=tuple(
                 Measurement(
                     title=table.title,
@@ -240,16 +241,35 @@ def _links(tables: Sequence[NumberTable], origin: str) -> dict[tuple[str, str], 
     return best
 
 
-def _joined(links: tuple[Link, ...], measured: dict[tuple[str, str], Value[float]]) -> Iterator[Link]:
+def _latencies(tables: Sequence[NumberTable], origin: str) -> dict[tuple[str, str], Value[float]]:
+    """Returns the lower latency of each direction, of the tables that GPUs themselves took the time of."""
+    best: dict[tuple[str, str], Value[float]] = {}
+    for table in tables:
+        if table.unit != "us" or table.corner not in {"GPU", ""}:
+            continue
+        for row, figures in table.rows.items():
+            for column, figure in zip(table.columns, figures, strict=True):
+                pair = (f"GPU{row}", f"GPU{column}")
+                known = best.get(pair)
+                if figure and row != column and (known is None or (known.value or 0.0) > figure * 1e-6):
+                    best[pair] = Value(figure * 1e-6, Source.MEASURED, f"{origin}: {table.title}", _ERROR_BAR)
+    return best
+
+
+def _joined(
+    links: tuple[Link, ...], measured: dict[tuple[str, str], Value[float]], latency: dict[tuple[str, str], Value[float]]
+) -> Iterator[Link]:
     """Yields the links of a topology matrix with what was measured over them, and the pairs that were only measured."""
     left = dict(measured)
     for link in links:
         there, back = left.pop((link.a, link.b), link.bytes_per_s), left.pop((link.b, link.a), link.reverse_bytes_per_s)
-        yield replace(link, bytes_per_s=there, reverse_bytes_per_s=back)
+        delay = latency.get((link.a, link.b), link.latency_s)
+        yield replace(link, bytes_per_s=there, reverse_bytes_per_s=back, latency_s=delay)
     while left:
         (a, b), there = next(iter(left.items()))
         del left[a, b]
-        yield Link(a=a, b=b, kind="unknown", bytes_per_s=there, reverse_bytes_per_s=left.pop((b, a), Value(None)))
+        back, delay = left.pop((b, a), Value(None)), latency.get((a, b), Value(None))
+        yield Link(a=a, b=b, kind="unknown", bytes_per_s=there, reverse_bytes_per_s=back, latency_s=delay)
 
 
 def _host_links(tables: Sequence[NumberTable], origin: str) -> Iterator[Link]:

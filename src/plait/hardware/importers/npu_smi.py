@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from plait.hardware.importers.figures import mebibytes
 from plait.hardware.importers.importer import UnreadableDump
-from plait.hardware.importers.paste import read_paste
+from plait.hardware.importers.paste import Paste, read_paste
 from plait.hardware.pci import normal_address
 from plait.hardware.topology import Component, Fragment
 
@@ -29,8 +29,8 @@ class NpuSmiInfo:
     name = "npu-smi-info"
 
     def recognises(self, data: bytes) -> float:
-        """Returns 0.95 where the banner or the head of the table is there."""
-        return 0.95 if _HINT.search(read_paste(data).text) else 0.0
+        """Returns 0.85 where the banner or the head of the table is there, below a matrix pasted with it."""
+        return 0.85 if _HINT.search(read_paste(data).text) else 0.0
 
     def read(self, data: bytes, origin: str) -> Fragment:
         """Returns one NPU a chip; several chips of a card name it in ``extra``.
@@ -38,18 +38,24 @@ class NpuSmiInfo:
         Raises:
             UnreadableDump: there is no row with an NPU.
         """
-        rows = _rows(read_paste(data).lines)
-        if not rows:
+        found = npus_of(read_paste(data), origin)
+        if not found:
             raise UnreadableDump(f"{origin}: an npu-smi table without a readable row")
-        complete = {card.number for card, chip, _ in rows if chip is not None}
-        cards = Counter(number for number, address in {(c.number, chip[3]) for c, chip, _ in rows if chip is not None})
-        found: dict[str, Component] = {}
-        for card, chip, line in rows:
-            if chip is None and card.number in complete:
-                continue  # its second row is lost, and which chip of the card it was
-            npu = _npu(card, chip, f"{origin}:{line}", has_dies=cards[card.number] > 1)
-            found.setdefault(npu.key, npu)
-        return Fragment(origin=origin, format=self.name, components=tuple(found.values()))
+        return Fragment(origin=origin, format=self.name, components=found)
+
+
+def npus_of(paste: Paste, origin: str) -> tuple[Component, ...]:
+    """Returns the NPUs that the tables in a paste name, one a chip."""
+    rows = _rows(paste.lines)
+    complete = {card.number for card, chip, _ in rows if chip is not None}
+    cards = Counter(number for number, address in {(c.number, chip[3]) for c, chip, _ in rows if chip is not None})
+    found: dict[str, Component] = {}
+    for card, chip, line in rows:
+        if chip is None and card.number in complete:
+            continue  # its second row is lost, and which chip of the card it was
+        npu = _npu(card, chip, f"{origin}:{line}", has_dies=cards[card.number] > 1)
+        found.setdefault(npu.key, npu)
+    return tuple(found.values())
 
 
 def _rows(lines: tuple[str, ...]) -> list[tuple[_Card, re.Match[str] | None, int]]:

@@ -9,7 +9,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plait.hardware.importers.cells import (
     cpus_of_cell,
@@ -22,6 +22,8 @@ from plait.hardware.importers.cells import (
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.importers.matrix import Matrix, Row, find_matrices
 from plait.hardware.importers.matrix_header import ACCELERATOR, TITLES
+from plait.hardware.importers.npu_smi import npus_of
+from plait.hardware.importers.nvidia_smi_table import gpus_of
 from plait.hardware.importers.paste import Paste, read_paste
 from plait.hardware.topology import P2P, Component, ComponentKind, Conflict, Fragment, Link, Locality
 
@@ -121,7 +123,7 @@ def fragment_of(reading: MatrixReading, origin: str, importer: str) -> Fragment:
     vendor = next((word for word, pattern in _VENDORS if pattern.search(paste.text)), None)
     cells, conflicts = _cells(links) if links else ({}, [])
     states = _states(p2p)
-    components = _components(matrix, paste, vendor)
+    components = _named(_components(matrix, paste, vendor), (*gpus_of(paste, origin), *npus_of(paste, origin)))
     conflicts += _other_tables(links, more)
     tables = {title: table for title, table in ((LINK_TABLE, cells), (P2P_TABLE, states)) if table}
     return Fragment(
@@ -230,6 +232,32 @@ def _components(matrix: Matrix, paste: Paste, vendor: str | None) -> tuple[Compo
     )
 
 
+def _named(devices: tuple[Component, ...], listed: Sequence[Component]) -> tuple[Component, ...]:
+    """Returns the devices of a matrix with model, address and memory from a table that was pasted with it.
+
+    Only where the table has every accelerator of the matrix: a part of them may be those of another machine.
+    """
+    by_index = {(c.kind, c.index): c for c in listed if c.parent is None and c.index is not None}
+    if not all(c.index is not None and (c.kind, c.index) in by_index for c in devices if c.kind != "nic"):
+        return devices
+    return tuple(_with_listed(device, by_index.get((device.kind, device.index or 0))) for device in devices)
+
+
+def _with_listed(device: Component, known: Component | None) -> Component:
+    if known is None or device.kind == "nic":
+        return device
+    return replace(
+        device,
+        vendor=device.vendor or known.vendor,
+        model=known.model,
+        pci_address=known.pci_address,
+        uuid=known.uuid,
+        memory_bytes=known.memory_bytes,
+        health=known.health,
+        extra={**known.extra, **device.extra},
+    )
+
+
 def _extra(name: str, matrix: Matrix, tail: Mapping[str, str], rdma_device: str | None) -> dict[str, str]:
     is_nic = kind_of_name(name) == "nic"
     extra = {} if is_nic else dict.fromkeys(matrix.titles, "")
@@ -248,7 +276,7 @@ def _number(name: str) -> int | None:
 
 def kind_of_name(name: str) -> ComponentKind:
     """Returns what a device of a header is: its name says accelerator, anything else is a NIC."""
-    if not ACCELERATOR.fullmatch(name.replace(" ", "\x1f")):
+    if not ACCELERATOR.fullmatch(name.replace(" ", "\ue000")):
         return "nic"
     return "npu" if name.upper().startswith(("NPU", "PHY", "MLU", "XPU")) else "gpu"
 
