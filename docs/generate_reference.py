@@ -94,6 +94,7 @@ def support_page() -> Iterator[str]:
     policies = [(f"`{name}`", _one_line(kind.__doc__ or "")) for name, kind in _plug_ins("plait.policies").items()]
     yield from _table(("Policy", "What it does"), policies)
     yield from _vendors()
+    yield from _codecs()
 
 
 def _vendors() -> Iterator[str]:
@@ -110,6 +111,22 @@ def _vendors() -> Iterator[str]:
         for vendor in VENDORS
     ]
     yield from _table(("Vendor", "Asks", "Finds", "Visible devices"), rows)
+
+
+def _codecs() -> Iterator[str]:
+    from plait.train.compression import CODECS
+
+    yield "## Codecs\n"
+    values = 2**20
+    rows = []
+    for name, make in CODECS.items():
+        codec = make()
+        size = codec.wire_bytes(values)
+        keeps = "yes" if codec.feeds_back else ""
+        forms = (codec.forms.get(kind, "") for kind in ("cpu", "cuda"))
+        rows.append((f"`{name}`", str(codec.code), f"{size:,}", f"{4 * values / size:.1f}", keeps, *forms))
+    head = ("Codec", "Number", "Bytes for 2^20 values", "Times fewer than fp32", "Error fed back", "On processors")
+    yield from _table((*head, "On graphics devices"), rows)
 
 
 def accelerators_page() -> Iterator[str]:

@@ -13,6 +13,7 @@ from plait.cli.main import VERBS
 from plait.hardware.catalog import capability, known_types, known_variants
 from plait.hardware.vendors import VENDORS
 from plait.spec.schema import schema
+from plait.train.compression import CODECS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -64,6 +65,12 @@ def test_every_vendor_and_accelerator_is_on_its_page(generator: ModuleType) -> N
         source = capability(name).source.partition(": ")[2]
         assert source in rows[1]
     assert "| 0 |" not in page
+
+
+def test_every_codec_is_on_the_page_with_its_size(generator: ModuleType) -> None:
+    page = "\n".join(generator.support_page())
+    for name, make in CODECS.items():
+        assert f"| `{name}` | {make().code} | {make().wire_bytes(2**20):,} |" in page
 
 
 def test_links_between_pages_lead_somewhere() -> None:
