@@ -115,7 +115,7 @@ def hwloc_xml(fragment: Fragment) -> dict[str, object]:
         "net": sorted(name for name in names if _NET_NAMES.match(name))[:_MOST_NAMES],
         "pci_gpu": len(gpus),
         "pci_net": sum(c.extra.get("class", "").startswith(_NIC_CLASSES) for c in devices),
-        "gpu_nodeset": {c.name: c.extra.get("nodeset") for c in gpus},
+        "gpu_nodeset": {c.name: c.extra.get("nodeset") or None for c in gpus},
         "distances": [name.partition("#")[0] for name in fragment.tables],
     }
 

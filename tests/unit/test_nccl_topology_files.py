@@ -262,3 +262,21 @@ def test_what_sysfs_or_hwloc_found_can_be_written_for_nccl() -> None:
     again = read(write_nccl_xml(found).decode())
     assert get(again, "0000:01:00.0").parent == "numa0"
     assert get(again, "0000:01:00.0").pci.generation is None
+
+
+def test_far_ends_that_nvml_hides_are_the_switches_as_one() -> None:
+    gpu = (
+        '<pci busid="0000:{0}:00.0" class="0x030200"><gpu dev="{1}" sm="90">'
+        '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/></gpu></pci>'
+    )
+    found = read(f'<system version="1"><cpu numaid="0">{gpu.format("0f", 0)}{gpu.format("2d", 1)}</cpu></system>')
+    assert {(link.a, link.count) for link in found.links} == {("0000:0f:00.0", 18), ("0000:2d:00.0", 18)}
+    assert len({link.b for link in found.links}) == 1
+    assert get(found, found.links[0].b).kind == "switch"
+    assert found.conflicts == ()
+    assert read(write_nccl_xml(found).decode()) == found
+
+
+def test_a_target_written_twice_counts_twice_as_nccl_adds_it() -> None:
+    found = read(PAIR.replace('<xgmi target="0000:c3:00.0" count="2"/>', '<xgmi target="0000:c3:00.0" count="1"/>' * 2))
+    assert sum(link.count for link in found.links if link.a == "0000:c6:00.0") == 2

@@ -99,7 +99,7 @@ def test_an_expression_for_millions_of_nodes_is_not_expanded() -> None:
     found = read(
         "SwitchName=a Nodes=n[1-2]\nSwitchName=s1 Nodes=n[1-999999999]\nSwitchName=s2 Nodes=a[1-999]b[1-999]\n"
     )
-    assert len(found.components) == 3
+    assert names(found, "node") == ["n1", "n2"]
     assert len(found.unread) == 2
 
 
@@ -197,5 +197,17 @@ def test_a_lost_line_between_two_switches_is_noticed() -> None:
 
 
 def test_a_switch_cannot_be_below_itself() -> None:
-    found = read("SwitchName=a Switches=[a-b]\nSwitchName=s1 Switches=s[1-2]\nSwitchName=s2 Nodes=n1\n")
+    found = read("SwitchName=s1 Switches=s[1-2]\nSwitchName=s2 Nodes=n1\n")
     assert names(found, "switch") == ["s2"]
+
+
+def test_a_switch_of_unreadable_nodes_is_there_all_the_same() -> None:
+    found = read("SwitchName=s1 Nodes=bgl[000x733]\nSwitchName=s2 Nodes=n1\n")
+    assert names(found, "switch") == ["s1", "s2"]
+    assert any("s1" in line for line in found.unread)
+
+
+@pytest.mark.parametrize("text", ["NAME=Ubuntu\nVERSION=22.04\n", "name = value\n", "hostname=a name=b\n"])
+def test_other_files_with_names_are_no_gres_conf(text: str) -> None:
+    with pytest.raises(UnreadableDump):
+        read(text)

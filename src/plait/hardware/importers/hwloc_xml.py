@@ -211,7 +211,7 @@ class _Reader:
         span = element.attributes.get("bridge_pci", "")
         if element.attributes.get("pci_busid"):
             return self._pci_device(element, place)
-        if not _BUSES.fullmatch(span):
+        if not _BUSES.fullmatch(span) or element.attributes.get("bridge_type", "0-1") != "0-1":
             self.unread.append(f"{self.origin}:{element.line}: host bridge with the buses {span!r}")
             return None
         root = Component(

@@ -5,6 +5,7 @@ inside it are the same component (``gpu.dev``, ``net.speed``), further ones are 
 silently is unknown here: an empty link speed, a width of 0, a network speed of 0 or less.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +40,8 @@ from plait.hardware.values import Source, Value
 LINK_TAGS: Mapping[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi", "c2c": "c2c", "pcilink": "pcie"}
 _FRAGMENT_ROOTS = frozenset({"cpu", "pci"})
 _NVSWITCH_CLASS = 0x0680
+_HIDDEN_SWITCH = "fffffff:ffff:ff"
+_FILLER = re.compile(r"f{5,8}:f{2,4}:f{2}(?:\.f)?", re.IGNORECASE)
 _IDLE = 2
 """Highest generation that an idle link falls back to; a lower one above faster devices is taken for such a reading."""
 _MOST_LINKS = 1024
@@ -213,11 +216,11 @@ class _Reader:
     def _inside(self, key: str, element: Element, gpus: list[Element], nets: list[Element], inner: _Place) -> None:
         """Reads what is inside a ``pci`` element; the only GPU and the only network are the function itself."""
         if len(gpus) == 1:
-            self._pending += [(key, inner.host, e) for e in _different(gpus[0].children)]
+            self._pending += [(key, inner.host, e) for e in gpus[0].children]
         if len(nets) > 1:
             self._ports(key, nets, inner)
         for child in element.children:
-            if child.tag in LINK_TAGS:
+            if child.tag == "pcilink":
                 self._pending.append((key, inner.host, child))
             elif child.tag == "nic":
                 self._children([e for e in child.children if e.tag != "net"], inner)
@@ -266,7 +269,7 @@ class _Reader:
             self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> {element.attributes.get('dev')!r}")
             return
         key = self._add(_with_gpu(_bare(f"{place.host}{element.tag}{number}", "gpu", place), element))
-        self._pending += [(key, place.host, e) for e in _different(element.children) if key is not None]
+        self._pending += [(key, place.host, e) for e in element.children if key is not None]
 
     def _lone_net(self, element: Element, place: _Place) -> str | None:
         name = element.attributes.get("name") or f"net{element.attributes.get('dev', '')}"
@@ -286,7 +289,8 @@ class _Reader:
             self._chip_link(source, attributes, count)
             return
         printed = attributes.get("target", "")
-        address = normal_address(printed)
+        # NVML fills in for a far end that it may not show; NCCL takes it for the NVSwitches, as one.
+        address = _HIDDEN_SWITCH if _FILLER.fullmatch(printed) else normal_address(printed)
         if address is None:
             self.unread.append(f"{self.origin}:{element.line}: {element.tag} to {printed!r}")
             return
@@ -295,10 +299,13 @@ class _Reader:
             self.tclass[source, printed] = attributes["tclass"]
         if target == source:
             target = UNKNOWN_PEER
-        elif target not in self.components and class_code(attributes.get("tclass", "")) == _NVSWITCH_CLASS:
+        elif target not in self.components and (
+            address == _HIDDEN_SWITCH or class_code(attributes.get("tclass", "")) == _NVSWITCH_CLASS
+        ):
             # Printed as a target only: what hangs on the other end of NVLink with this class is an NVSwitch.
+            known = None if address == _HIDDEN_SWITCH else address
             self.components[target] = Component(
-                key=target, name=printed, kind="switch", vendor="nvidia", pci_address=address, extra={"seen": "target"}
+                key=target, name=address, kind="switch", vendor="nvidia", pci_address=known, extra={"seen": "target"}
             )
         self.links.append(Link(a=source, b=target, kind=kind, count=count, raw=printed))
 

@@ -19,6 +19,8 @@ TABLE = "gres.conf"
 _KEYS = frozenset(
     {"autodetect", "cores", "cpus", "count", "file", "flags", "links", "multiplefiles", "name", "nodename", "type"}
 )
+_FOREIGN_KEYS = frozenset({"switchname", "blockname", "partitionname", "clustername", "downnodes", "frontendname"})
+_DETECTORS = frozenset({"nvml", "nvidia", "rsmi", "oneapi", "nrt", "off", "full"})
 _ACCELERATORS: dict[str, ComponentKind] = {"gpu": "gpu", "npu": "npu"}
 _DEVICE_FILE = re.compile(r"/.*?([0-9]+)", re.ASCII)
 _MOST_DEVICES = 100_000
@@ -35,7 +37,7 @@ class SlurmGresConf:
         head = data[: 1 << 20].lower()
         if b"name" not in head and b"autodetect" not in head:
             return 0.0
-        return 0.85 if any(_is_own(s) for s in statements(data)) else 0.0
+        return 0.85 if any(_is_sure(s) for s in statements(data)) else 0.0
 
     def read(self, data: bytes, origin: str) -> Fragment:
         """Returns a component for every device file of every node, in the order of the lines.
@@ -66,7 +68,17 @@ class SlurmGresConf:
 
 def _is_own(statement: Statement) -> bool:
     keys = {key.casefold() for key in statement.words}
-    return keys <= _KEYS and bool(keys & {"name", "autodetect"})
+    return bool(keys & {"name", "autodetect"}) and not keys & _FOREIGN_KEYS
+
+
+def _is_sure(statement: Statement) -> bool:
+    """Returns whether a statement is of this file and no other: many files say ``Name=``."""
+    keys = {key.casefold() for key in statement.words}
+    if not statement.is_whole or not keys <= _KEYS:
+        return False
+    name, detect = statement.get("Name") or "", statement.get("AutoDetect") or ""
+    is_device = bool(name) and bool(keys & (_KEYS - {"name", "nodename"}))
+    return is_device or name.casefold() == "gpu" or detect.casefold() in _DETECTORS
 
 
 @dataclass(slots=True)

@@ -77,22 +77,26 @@ class NetworkReader:
             return
         below = [(kind, names) for kind, names in (("switch", switches), ("node", nodes)) if names is not None]
         expanded = [(kind, expand(names)) for kind, names in below]
-        if not below or any(names is None or (kind == "switch" and name in names) for kind, names in expanded):
-            self.unread.append(f"{where}: switch {name} without readable Switches or Nodes")
+        if not below or any(kind == "switch" and name in (names or ()) for kind, names in expanded):
+            self.unread.append(f"{where}: switch {name} with nothing below it but itself")
             return
         self._add(Component(key=self.prefix + name, name=name, kind="switch", extra=extra), where)
         for kind, names in expanded:
+            if names is None:
+                self.unread.append(f"{where}: what is below switch {name}")
             self._children += [(kind, child, self.prefix + name) for child in names or ()]
 
     def group(self, kind: str, name: str, nodes: str | None, extra: dict[str, str], where: str) -> None:
         """Adds a block, ring or torus with its nodes; ``kind`` is the key that names it in ``extra``."""
         names = () if nodes is None else expand(nodes)
-        if names is None or not is_name(name):
-            self.unread.append(f"{where}: {name} without readable Nodes")
+        if names is None:
+            self.unread.append(f"{where}: what is in {name[:40]!r}")
+        if not is_name(name):
+            self.unread.append(f"{where}: something named {name[:40]!r}")
             return
         key = self.prefix + name
         self._add(Component(key=key, name=name, kind="other", extra={kind: name, **extra}), where)
-        self._children += [("node", node, key) for node in names]
+        self._children += [("node", node, key) for node in names or ()]
 
     def block_sizes(self, text: str, where: str) -> None:
         """Notes the sizes of blocks, and warns where a larger one is no power of two of the smallest."""
