@@ -12,6 +12,7 @@ from plait.agent.environment import frozen_limit_s, interface_of, worker_environ
 from plait.agent.messages import KnownWorker, Register, StartWorker, StopWorker, TellLost, ToAgent
 from plait.agent.oom import OomCounter
 from plait.agent.reports import Reports
+from plait.agent.saver import NodeSaver
 from plait.agent.strays import kill_unowned, mark_of, sweep
 from plait.agent.worker import Worker, WorkerKey
 from plait.agent.worker_lines import Lost, ProgressLine, ToWorker
@@ -46,6 +47,7 @@ class Supervisor:
         self._reports = reports
         self._interface = interface_of(setting.node.address)
         self._oom = OomCounter()
+        self._saver = NodeSaver(setting.state_directory)
         self._workers: dict[WorkerKey, Worker] = {}
         self._lost: dict[str, list[str]] = {}
         self._endings: set[asyncio.Task[None]] = set()
@@ -101,7 +103,7 @@ class Supervisor:
             self._reports.up(key, worker.pid)
 
     def _environment(self, order: StartWorker, mark: str) -> dict[str, str]:
-        return worker_environment(
+        environment = worker_environment(
             self._setting.node,
             order,
             inherited=os.environ,
@@ -109,6 +111,7 @@ class Supervisor:
             interface=self._interface,
             mark=mark,
         )
+        return self._saver.prepared(environment)
 
     def _stop(self, order: StopWorker) -> None:
         key = (order.attempt_id, order.worker_id)
@@ -188,7 +191,8 @@ class Supervisor:
         self._reports.down(worker.key, cause, detail, exit_code=exit_code, signal=signal)
 
     def _pids(self, without: Worker | None = None) -> frozenset[int]:
-        return frozenset(worker.pid for worker in self._workers.values() if worker is not without)
+        workers = frozenset(worker.pid for worker in self._workers.values() if worker is not without)
+        return workers | self._saver.pids
 
     async def watch(self) -> None:
         """Looks after frozen workers, memory kills, held-back progress and strays, for ever."""
@@ -205,7 +209,7 @@ class Supervisor:
             if looks % _LOOKS_PER_OOM_SAMPLE == 0:
                 self._oom.sample()
                 if not self._workers:
-                    kill_unowned(frozenset())
+                    kill_unowned(self._saver.pids)
 
     async def stop_all(self, grace_s: float, reason: str) -> None:
         """Ends every worker and returns when all are gone."""
@@ -214,4 +218,5 @@ class Supervisor:
         while self._workers:
             self._idle.clear()
             await self._idle.wait()
+        await self._saver.stop()
         kill_unowned(frozenset())

@@ -10,6 +10,7 @@ import typer
 
 from plait.cli.agent import agent
 from plait.cli.cancel import cancel
+from plait.cli.checkpoints import checkpoints
 from plait.cli.devices import devices
 from plait.cli.drain import drain
 from plait.cli.explain import explain
@@ -44,6 +45,7 @@ VERBS: tuple[tuple[str, Verb, str], ...] = (
     ("Jobs", explain, "plait explain resnet50-1"),
     ("Jobs", resize, "plait resize resnet50-1 --workers 4:8"),
     ("Jobs", cancel, "plait cancel resnet50-1"),
+    ("Jobs", checkpoints, "plait checkpoints runs/first/checkpoint verify"),
     ("Before you submit", validate, "plait validate job.yaml cluster.yaml"),
     ("Before you submit", plan, "plait plan job.yaml --cluster cluster.yaml"),
     ("Before you submit", schema, "plait schema job > job.schema.json"),

@@ -82,6 +82,7 @@ class JobAnswer(TypedDict):
     finished_at_s: float | None
     reason: str
     exit_code: int | None
+    checkpoint: str | None
     tasks: list[TaskAnswer]
 
 

@@ -35,6 +35,7 @@ def job_answer(state: ClusterState, ledger: Ledger, job_id: str) -> JobAnswer:
         finished_at_s=record.ended_at_s,
         reason=record.reason,
         exit_code=record.exit_code,
+        checkpoint=record.job.checkpoint.url if record.job.checkpoint is not None else None,
         tasks=[_task_answer(record, task, ledger) for task in record.tasks.values()],
     )
 

@@ -529,8 +529,11 @@ class Session:
             saver.save(engine.replica.state(engine.exchange), step)
             if not wanted.asynchronous:
                 saver.wait()
-        elif saver.has_snapshot and not self._pace.is_due(step):
+        elif saver.is_prepared is None:  # not before the first step: the optimizer's state begins with it
+            saver.prepare(engine.replica.state(engine.exchange))
             return
-        else:
+        elif saver.is_prepared and self._pace.is_due(step):
             saver.snapshot(engine.replica.state(engine.exchange), step)
+        else:
+            return
         self._pace.snapped(step, time.monotonic() - now_s)

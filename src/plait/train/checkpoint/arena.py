@@ -8,8 +8,8 @@ waits only for the copy of that bucket.
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -22,42 +22,41 @@ from plait.train.checkpoint.tree import described
 
 _log = logging.getLogger(__name__)
 
-_PLAIN = (type(None), bool, int, float, str)
 BUCKET_BYTES = 64 * 2**20
 
-
-@dataclass(slots=True)
-class _Walk:
-    """One pass over a state: its tensors, its plain values, and what holds them."""
-
-    tensors: list[Tensor] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    shape: list[Any] = field(default_factory=list)
-    """Keys of dictionaries, lengths of lists, and whether each leaf is a tensor, in the order of the pass."""
+Template = None | bool | tuple[Any, list[Any]]
+"""What a state looks like where it holds tensors: True is a tensor, None anything without one, a tuple says the keys of
+a dictionary (or kind and length of a list) and the templates of the items."""
 
 
-def _walk(value: Any, walk: _Walk) -> None:
-    kind = type(value)
-    if kind in _PLAIN:
-        walk.values.append(value)
-        walk.shape.append(False)
-    elif isinstance(value, Tensor):
-        walk.tensors.append(value)
-        walk.shape.append(True)
-    elif kind is list or kind is tuple:
-        walk.shape.append((kind, len(value)))
-        for item in value:
-            _walk(item, walk)
-    elif isinstance(value, dict):
-        walk.shape.append(tuple(value))
-        for item in value.values():
-            _walk(item, walk)
+def _template(value: Any) -> Template:
+    if isinstance(value, Tensor):
+        return True
+    if isinstance(value, Mapping):
+        inner = [_template(item) for item in value.values()]
+        return (tuple(value), inner) if any(part is not None for part in inner) else None
+    if isinstance(value, (list, tuple)):
+        inner = [_template(item) for item in value]
+        return ((type(value), len(value)), inner) if any(part is not None for part in inner) else None
+    return None
+
+
+def _gather(value: Any, template: Template, tensors: list[Tensor], values: list[Any]) -> None:
+    """Takes a state of this template apart; much faster than describing it anew."""
+    if template is None:
+        values.append(_plain_form(value))
+    elif template is True:
+        if not isinstance(value, Tensor):
+            raise LayoutChanged("a tensor of the state is none any more")
+        tensors.append(value)
     else:
-        raise _Unusual
-
-
-class _Unusual(Exception):
-    """The state holds something that the short way does not know."""
+        assert isinstance(template, tuple)
+        keys, inner = template
+        is_dict = isinstance(value, Mapping)
+        if (tuple(value) if is_dict else (type(value), len(value) if hasattr(value, "__len__") else -1)) != keys:
+            raise LayoutChanged("the state has other parts than before")
+        for item, part in zip(value.values() if is_dict else value, inner, strict=True):
+            _gather(item, part, tensors, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +105,15 @@ def _with_values(form_json: bytes, values: Sequence[Any]) -> bytes:
 
 
 def _plain_form(value: Any) -> Any:
-    """As :func:`~plait.train.checkpoint.tree.described` writes a plain value."""
+    """As :func:`~plait.train.checkpoint.tree.described` writes what holds no tensor."""
+    if value is None or type(value) in {bool, int, str}:
+        return value
     if type(value) is float:
         return {"float": value.hex() if math.isfinite(value) else str(value)}
-    return value
+    form, tensors = described(value)
+    if tensors:
+        raise LayoutChanged("the state holds more tensors than before")
+    return form
 
 
 class Snapshot:
@@ -156,7 +160,7 @@ class Arena:
             SegmentUnusable: There is not that much memory.
         """
         self.layout, tensors, values = state_layout(state)
-        self._remember(state)
+        self._template = _template(state)
         index_bytes = 2 * len(_with_values(self.layout.form_json, values)) + 64 * 1024
         self.segment = Segment.create(
             name, num_slots=num_slots, index_bytes=index_bytes, data_bytes=self.layout.image.num_bytes
@@ -173,15 +177,6 @@ class Arena:
         """What does not go the fast way on this machine, and why."""
         return self._devices.notes
 
-    def _remember(self, state: Any) -> None:
-        walk = _Walk()
-        try:
-            _walk(state, walk)
-        except _Unusual:
-            self._shape: list[Any] | None = None
-        else:
-            self._shape = walk.shape
-
     def _views(self, slot: int) -> list[Tensor]:
         data = self.segment.data(slot)
         data[: len(self.layout.image.header)] = self.layout.image.header
@@ -192,26 +187,6 @@ class Arena:
             flat = whole[offset : offset + spec.num_bytes]
             views.append(_typed(flat, kind, spec.shape))
         return views
-
-    def fits(self, state: Any) -> bool:
-        """Returns whether a state has the layout of this arena."""
-        layout, _, _ = state_layout(state)
-        return layout.specs == self.layout.specs and layout.form_json == self.layout.form_json
-
-    def _gathered(self, state: Any) -> tuple[list[Tensor], list[Any]]:
-        """Returns tensors and plain values of a state of this layout, by the short way where it is one."""
-        walk = _Walk()
-        try:
-            _walk(state, walk)
-        except _Unusual:
-            pass
-        else:
-            if walk.shape == self._shape:
-                return walk.tensors, [_plain_form(value) for value in walk.values]
-        layout, tensors, values = state_layout(state)
-        if layout.specs != self.layout.specs or layout.form_json != self.layout.form_json:
-            raise LayoutChanged("the state has another layout than the arena")
-        return tensors, values
 
     def free_slot(self) -> int | None:
         """Returns the slot to write next: not busy, and not the only whole one where there is another choice."""
@@ -237,7 +212,9 @@ class Arena:
         Raises:
             LayoutChanged: The state has another layout: make a new arena.
         """
-        tensors, values = self._gathered(state)
+        tensors: list[Tensor] = []
+        values: list[Any] = []
+        _gather(state, self._template, tensors, values)
         targets = self._targets[slot]
         if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(tensors, targets, strict=True)):
             raise LayoutChanged("a tensor of the state has changed its shape or type")

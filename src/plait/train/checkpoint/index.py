@@ -108,13 +108,17 @@ def places_of(specs: Sequence[TensorSpec], image: FileImage) -> tuple[TensorPlac
 
 
 def split_values(form: Any) -> tuple[Any, list[Any]]:
-    """Returns a form of :func:`~plait.train.checkpoint.tree.described` with its plain values taken out, and these."""
+    """Returns a form of :func:`~plait.train.checkpoint.tree.described` with what holds no tensor taken out, and this.
+
+    Each largest part without a tensor is one value, so that its inner structure may change from step to step.
+    """
     values: list[Any] = []
 
     def without(value: Any) -> Any:
+        if not _has_tensor(value):
+            values.append(value)
+            return {"value": len(values) - 1}
         match value:
-            case {"tensor": _}:
-                return value
             case {"dict": list(pairs)}:
                 return {"dict": [[key, without(item)] for key, item in pairs]}
             case {"list": list(items)}:
@@ -122,10 +126,21 @@ def split_values(form: Any) -> tuple[Any, list[Any]]:
             case {"tuple": list(items)}:
                 return {"tuple": [without(item) for item in items]}
             case _:
-                values.append(value)
-                return {"value": len(values) - 1}
+                return value
 
     return without(form), values
+
+
+def _has_tensor(form: Any) -> bool:
+    match form:
+        case {"tensor": _}:
+            return True
+        case {"dict": list(pairs)}:
+            return any(_has_tensor(item) for _, item in pairs)
+        case {"list": list(items)} | {"tuple": list(items)}:
+            return any(_has_tensor(item) for item in items)
+        case _:
+            return False
 
 
 def joined_values(form: Any, values: Sequence[Any]) -> Any:

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 MESSAGE_BYTES = 256 * 1024
 END_PATIENCE_S = 4.0
 _LOOK_S = 0.2
+_END_LOOK_S = 0.02
 
 
 def socket_address(name: str) -> str:
@@ -57,6 +58,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
 class Charge:
     """What the saver knows of one trainer."""
 
+    url: str
     member: str
     segment: Segment
     repository: Repository
@@ -65,6 +67,11 @@ class Charge:
     durable: tuple[int, int] = (-1, -1)
     """(generation, step) of the newest snapshot that is durable."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Whose it is."""
+        return self.url, self.member
 
 
 class Saver:
@@ -80,7 +87,7 @@ class Saver:
         self._listener.bind(socket_address(name))
         self._listener.listen(64)
         self._linger_s = linger_s
-        self._charges: dict[str, Charge] = {}
+        self._charges: dict[tuple[str, str], Charge] = {}
         self._clients = 0
         self._idle_since_s = time.monotonic()
         self._lock = threading.Lock()
@@ -106,13 +113,7 @@ class Saver:
         self._listener.close()
         deadline_s = time.monotonic() + END_PATIENCE_S
         while self._clients and time.monotonic() < deadline_s:
-            for charge in list(self._charges.values()):
-                if charge.lock.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
-                    charge.lock.release()
-            with self._lock:
-                busy = any(charge.lock.locked() for charge in self._charges.values())
-            if not busy:
-                return
+            time.sleep(_END_LOOK_S)
 
     def _serve(self, connection: socket.socket) -> None:
         charge: Charge | None = None
@@ -132,8 +133,8 @@ class Saver:
                 self._persist_last(charge)
             if charge is not None and is_over:
                 with self._lock:
-                    if self._charges.get(charge.member) is charge:
-                        del self._charges[charge.member]
+                    if self._charges.get(charge.key) is charge:
+                        del self._charges[charge.key]
                 charge.segment.close()
             with self._lock:
                 self._clients -= 1
@@ -146,8 +147,8 @@ class Saver:
             case "hello":
                 charge = _charge(message, descriptors[0])
                 with self._lock:
-                    former = self._charges.get(charge.member)
-                    self._charges[charge.member] = charge
+                    former = self._charges.get(charge.key)
+                    self._charges[charge.key] = charge
                 if former is not None:
                     with former.lock:
                         former.segment.close()
@@ -158,15 +159,15 @@ class Saver:
             case "persist" if charge is not None:
                 send(connection, _answered(lambda: _persist(charge, message["slot"], message.get("metric"))))
             case "fetch":
-                self._fetch(connection)
+                self._fetch(connection, message["url"])
             case other:
                 send(connection, {"kind": "failed", "error": f"{other!r} is not understood here"})
         return charge
 
-    def _fetch(self, connection: socket.socket) -> None:
+    def _fetch(self, connection: socket.socket, url: str) -> None:
         """Hands out the segments of trainers that are gone or alive, for whoever starts again."""
         with self._lock:
-            held = list(self._charges.values())
+            held = [charge for charge in self._charges.values() if charge.url == url]
         for charge in held:
             send(connection, {"kind": "segment", "member": charge.member}, (charge.segment.descriptor,))
         send(connection, {"kind": "end"})
@@ -203,7 +204,9 @@ def _charge(message: dict[str, Any], descriptor: int) -> Charge:
         ),
         bytes_per_s=message.get("bytes_per_s"),
     )
-    return Charge(member=message["member"], segment=Segment.attach(descriptor), repository=repository)
+    return Charge(
+        url=message["url"], member=message["member"], segment=Segment.attach(descriptor), repository=repository
+    )
 
 
 def _claim(charge: Charge, *, lists_newer: bool) -> dict[str, Any]:

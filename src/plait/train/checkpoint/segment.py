@@ -28,6 +28,7 @@ _RECORD = struct.Struct("<QqqQQ16s")  # sequence, step, generation, index_bytes,
 _HASH = struct.Struct("<16s")
 _VERSION = 1
 _MADV_POPULATE_WRITE = 23
+_POPULATE_BYTES = 32 * 2**20
 
 
 class SegmentUnusable(PlaitError):
@@ -110,7 +111,8 @@ class Segment:
 
     def _fault_in(self) -> None:
         try:
-            self.memory.madvise(_MADV_POPULATE_WRITE)
+            for first in range(0, len(self.memory), _POPULATE_BYTES):  # in parts, as the call keeps other threads out
+                self.memory.madvise(_MADV_POPULATE_WRITE, first, min(_POPULATE_BYTES, len(self.memory) - first))
         except OSError as error:  # kernels before 5.14
             if error.errno != errno.EINVAL:
                 raise

@@ -26,16 +26,16 @@ _log = logging.getLogger("plait")
 
 _START_TIMEOUT_S = 30.0
 SAVER_ENVIRONMENT = "PLAIT_SAVER"
-"""Begins the name of the saver that the node's agent runs for this attempt's checkpoints."""
+"""The name of the saver that the node's agent runs."""
 
 
 class SaverUnreachable(PlaitError):
     """The process that makes snapshots durable does not run."""
 
 
-def saver_name(url: str, node: str) -> str:
-    """Returns what the saver of a place and node is called; ``node`` tells emulated nodes of one machine apart."""
-    return hashlib.sha256(f"{url}\n{node}".encode()).hexdigest()[:16]
+def saver_name(url: str) -> str:
+    """Returns what the saver of a place is called where no agent runs one for its whole node."""
+    return hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +145,13 @@ class SnapshotCheckpointer:
                 continue
             return done[0] if done is not None else None
         raise AssertionError("a new arena does not fit the state that it was made for")
+
+    @property
+    def is_prepared(self) -> bool | None:
+        """Whether shared memory and saver are there; None where :meth:`prepare` was not called yet."""
+        if self._preparing is not None and self._preparing.is_alive():
+            return False
+        return True if self._is_known else None
 
     def release(self) -> None:
         """Gives the right to commit away, as when another member of the group leads; the next save claims again."""
@@ -290,7 +297,7 @@ class SnapshotCheckpointer:
             self._saver = None
 
     def _name(self) -> str:
-        return saver_name(_absolute(self.settings.url), os.environ.get(SAVER_ENVIRONMENT, ""))
+        return os.environ.get(SAVER_ENVIRONMENT) or saver_name(_absolute(self.settings.url))
 
     def _connected(self, *, starts: bool) -> socket.socket:
         """Returns a connection to the saver, started here where there is no agent that does."""
@@ -318,7 +325,7 @@ class SnapshotCheckpointer:
             return None
         newest: tuple[int, int, Any] | None = None
         with connection:
-            send(connection, {"kind": "fetch"})
+            send(connection, {"kind": "fetch", "url": _absolute(self.settings.url)})
             while (got := receive(connection)) is not None and got[0]["kind"] == "segment":
                 segment = Segment.attach(got[1][0])
                 found = snapshot_state(segment)
