@@ -11,6 +11,8 @@ to touch it.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
@@ -22,6 +24,14 @@ _LEVELS = np.float32(127)
 _ROUNDING = np.float32(3 * 2**22)
 """Added to a value below 2**22 and taken away again, it leaves the nearest whole number, of two the even one."""
 _INFINITY_BITS = np.uint32(0x7F800000)
+
+
+def _kernel(function: Callable[..., Any]) -> Any:
+    """Compiles a function when it is first used; keeps the code on disk where there is a place for it."""
+    try:
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # no folder of the package or of the user can be written to
+        return numba.njit(nogil=True)(function)
 
 
 @numba.njit(nogil=True, fastmath={"reassoc", "nsz"})
@@ -77,7 +87,7 @@ def _close_rest(c: Floats, first: int, scale: np.float32, bits: Bytes, new_error
         bits[start // 8] = byte
 
 
-@numba.njit(nogil=True, cache=True)
+@_kernel
 def sign1_encode(values: Floats, error: Floats | None, new_error: Floats | None, scales: Floats, bits: Bytes) -> bool:
     """Encodes ``values + error``; False where that holds an infinity or NaN."""
     scratch = np.empty(BLOCK, np.float32)
@@ -104,7 +114,7 @@ def sign1_encode(values: Floats, error: Floats | None, new_error: Floats | None,
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@_kernel
 def sign1_momentum(
     gradient: Floats,
     state: Floats,
@@ -138,7 +148,7 @@ def sign1_momentum(
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@_kernel
 def sign1_decode(scales: Floats, bits: Bytes, out: Floats, add: bool) -> None:
     """Writes or adds the values behind scales and bits."""
     for number in range(len(scales)):
@@ -163,7 +173,7 @@ def _largest(c: Floats) -> np.uint32:
     return largest
 
 
-@numba.njit(nogil=True, cache=True)
+@_kernel
 def int8_encode(values: Floats, error: Floats | None, new_error: Floats | None, scales: Floats, levels: Bytes) -> bool:
     """Encodes ``values + error``; False where that holds an infinity or NaN."""
     scratch, size = np.empty(BLOCK, np.float32), np.empty(1, np.uint32)
@@ -188,7 +198,7 @@ def int8_encode(values: Floats, error: Floats | None, new_error: Floats | None, 
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@_kernel
 def int8_decode(scales: Floats, levels: Bytes, out: Floats, add: bool) -> None:
     """Writes or adds the values behind scales and levels."""
     for number in range(len(scales)):

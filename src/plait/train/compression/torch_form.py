@@ -15,7 +15,7 @@ from torch import Tensor
 from plait.train.compression.reference import BLOCK, Bytes, Floats, num_blocks
 
 CHUNK = 64 * BLOCK
-"""Values that are taken at a time: with three scratch pieces they stay in a second-level cache."""
+"""Values that are taken at a time: with their scratch they stay in a second-level cache."""
 
 _SIGNS: Floats = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") * np.float32(2) - 1
 """The eight signs behind each byte, as 1.0 and -1.0."""

@@ -1,4 +1,4 @@
-"""The Triton kernels, in Triton's interpreter where it is installed; a clear sentence where it is not."""
+"""Which kernels are used where Numba, Triton or a place for compiled code is missing; Triton's in its interpreter."""
 
 import importlib.util
 import os
@@ -85,3 +85,17 @@ def test_without_numba_the_other_form_is_used_unless_it_is_demanded(monkeypatch:
     assert forms.numba_kernels(wanted=None) is None
     with pytest.raises(PlaitError, match=r"plait\[fast\]"):
         forms.numba_kernels(wanted=True)
+
+
+def test_kernels_work_where_compiled_code_cannot_be_kept() -> None:
+    program = """
+import numpy as np
+from numba.core import caching
+(getattr(caching, "CacheImpl", None) or caching._CacheImpl)._locator_classes = []
+from plait.train.compression import cpu
+out = np.zeros(3, np.float32)
+cpu.sign1_decode(np.full(1, 2, np.float32), np.array([5], np.uint8), out, False)
+print(out.tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[2.0, -2.0, 2.0]", done.stderr
