@@ -2,22 +2,23 @@
 
 A vertex of the relaxation leaves at most one job in parts for each capacity, so little is left to decide. That is
 decided exactly: a configuration that loses more at the prices than value and bound differ cannot be part of anything
-better, so only the others are tried, by branch and bound on a handful of jobs.
+better, so only the others are tried, all combinations of a few jobs.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array, vstack
 
 from plait.schedule.allocation.dual import Earnings
-from plait.schedule.allocation.program import NOTHING, TINY, Ints, Prices, Program
+from plait.schedule.allocation.exact import Room, Ways, best_ways
+from plait.schedule.allocation.program import NOTHING, TINY, Floats, Ints, Prices, Program
 
 MOST_MOVES = 200
 MOST_CANDIDATES = 8192
-MOST_COLUMNS = 600
-MOST_NODES = 400
+MOST_DOUBTFUL = 64
+MOST_STATES = 2000
+AT_A_TIME = 12
+MOST_IN_VAIN = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +64,89 @@ def fill(program: Program, choice: Ints, at_prices: Earnings) -> Ints:
 
 
 def refine(program: Program, choice: Ints, prices: Prices, at_prices: Earnings, tolerance: float) -> Ints:
-    """Returns the best choice among those that the gap does not rule out, as far as that is a small question."""
-    gap = prices.bound - program.value_of(choice)
-    pairs = _least_losing(program, at_prices, MOST_COLUMNS, within=gap)
-    doubtful = np.unique(pairs.jobs)
-    # A job that has a doubt takes part with its present choice too, so that nothing can get worse.
-    own = doubtful[choice[doubtful] >= 0]
-    jobs = np.concatenate([pairs.jobs, own])
-    configurations = np.concatenate([pairs.configurations, choice[own]])
-    jobs, configurations = np.unique(np.stack([jobs, configurations]), axis=1)
+    """Returns a better choice among those that the gap does not rule out; the best one if these are few.
+
+    If there are many, a few jobs at a time change their ways, until nothing has come of it for a while.
+    """
+    loss = np.where(program.values > 0, at_prices.best[:, None] - at_prices.net, np.inf)
+    doubtful = _doubtful(choice, loss, at_prices, prices.bound - program.value_of(choice))
+    choice, is_certain = _best_of(program, choice, prices, at_prices, doubtful)
+    draw = np.random.default_rng(len(doubtful))
+    in_vain = 0
+    while not is_certain and in_vain < MOST_IN_VAIN and program.value_of(choice) < (1.0 - tolerance) * prices.bound:
+        some = np.sort(draw.permutation(len(doubtful))[:AT_A_TIME])
+        better, _ = _best_of(program, choice, prices, at_prices, doubtful[some])
+        in_vain = in_vain + 1 if program.value_of(better) <= program.value_of(choice) else 0
+        choice = better
+    return choice
+
+
+def _doubtful(choice: Ints, loss: Floats, at_prices: Earnings, gap: float) -> Ints:
+    """Returns the jobs that may have another way in a better choice, those in least doubt first."""
+    others = np.where(loss < gap, loss, np.inf)
+    has = np.flatnonzero(choice >= 0)
+    others[has, choice[has]] = np.inf
+    nothing = np.where((choice >= 0) & (at_prices.best < gap), at_prices.best, np.inf)
+    doubt = np.minimum(others.min(axis=1, initial=np.inf), nothing)
+    doubtful = np.flatnonzero(np.isfinite(doubt))
+    return doubtful[np.argsort(doubt[doubtful], kind="stable")][:MOST_DOUBTFUL][::-1]
+
+
+def _best_of(program: Program, choice: Ints, prices: Prices, at_prices: Earnings, jobs: Ints) -> tuple[Ints, bool]:
+    """Returns the best choice in which only these jobs change, and whether none better was missed."""
     if not len(jobs):
-        return choice
+        return choice, True
     settled = choice.copy()
-    settled[doubtful] = NOTHING
-    taken = _branch_and_bound(program, jobs, configurations, settled, tolerance * prices.bound)
-    if taken is None:
-        return choice
-    settled[jobs[taken]] = configurations[taken]
-    return settled if program.value_of(settled) > program.value_of(choice) else choice
+    settled[jobs] = NOTHING
+    limits = _Limits(program, settled)
+    has = np.flatnonzero(settled >= 0)
+    # What the others lose is lost already.
+    lost = float((at_prices.best[has] - at_prices.net[has, settled[has]]).sum())
+    idle = np.setdiff1d(np.flatnonzero(settled == NOTHING), jobs)
+    lost += float(at_prices.best[idle].sum())
+    gap = prices.bound - program.value_of(choice) - lost
+    loss = np.where(program.values[jobs] > 0, at_prices.best[jobs, None] - at_prices.net[jobs], np.inf)
+    options = [np.flatnonzero(row < gap) for row in loss]
+    ways = [
+        limits.ways(job, some, row, float(at_prices.best[job]))
+        for job, some, row in zip(jobs.tolist(), options, loss, strict=True)
+    ]
+    best = best_ways(ways, Room(capacity=limits.room, prices=limits.prices(prices)), gap, MOST_STATES)
+    if best.ways is not None:
+        for job, some, way in zip(jobs.tolist(), options, best.ways, strict=True):
+            settled[job] = some[way] if way < len(some) else NOTHING
+        if program.value_of(settled) > program.value_of(choice):
+            choice = settled
+    return choice, best.is_certain
+
+
+class _Limits:
+    """What settled jobs leave, in one vector: of each resource, then of each limit of a group."""
+
+    def __init__(self, program: Program, settled: Ints) -> None:
+        self._program = program
+        left, group_left = program.left_by(settled)
+        self._limited = np.argwhere(np.isfinite(program.group_capacity))
+        self.room: Floats = np.concatenate([left, [group_left[group, resource] for group, resource in self._limited]])
+
+    def prices(self, prices: Prices) -> Floats:
+        """Returns prices in the same order."""
+        of_groups = [prices.groups[group, resource] for group, resource in self._limited]
+        return np.concatenate([prices.resources, of_groups])
+
+    def ways(self, job: int, options: Ints, loss: Floats, nothing_loses: float) -> Ways:
+        """Returns the ways of a job: these options, or nothing."""
+        uses = self._program.uses[options]
+        columns = [uses]
+        for group, resource in self._limited:
+            is_member = self._program.groups[job] == group
+            columns.append(uses[:, [resource]] if is_member else np.zeros((len(options), 1)))
+        takes = np.vstack([np.hstack(columns), np.zeros(len(self.room))])
+        return Ways(
+            loss=np.append(loss[options], nothing_loses),
+            value=np.append(self._program.values[job, options], 0.0),
+            takes=takes,
+        )
 
 
 def _least_losing(program: Program, at_prices: Earnings, most: int, within: float = np.inf) -> _Pairs:
@@ -89,27 +155,3 @@ def _least_losing(program: Program, at_prices: Earnings, most: int, within: floa
         within = min(within, float(np.partition(loss, most, axis=None)[most]))
     jobs, configurations = np.nonzero((loss <= within) & np.isfinite(loss))
     return _Pairs(jobs=jobs, configurations=configurations)
-
-
-def _branch_and_bound(
-    program: Program, jobs: Ints, configurations: Ints, settled: Ints, absolute_gap: float
-) -> Ints | None:
-    """Returns which of these pairs to take, when the settled jobs keep theirs; None where the solver has none."""
-    members, rows = np.unique(jobs, return_inverse=True)
-    size = len(jobs)
-    left, group_left = program.left_by(settled)
-    uses = program.uses[configurations]
-    limited = np.isfinite(program.group_capacity)
-    blocks = [csr_array((np.ones(size), (rows, np.arange(size))), shape=(len(members), size)), csr_array(uses.T)]
-    for group, resource in np.argwhere(limited):
-        blocks.append(csr_array(np.where(program.groups[jobs] == group, uses[:, resource], 0.0)[None, :]))
-    limits = np.concatenate([np.ones(len(members)), left, group_left[limited]])
-    worth = program.values[jobs, configurations]
-    result = milp(
-        -worth,
-        constraints=LinearConstraint(vstack(blocks, format="csr"), ub=limits),
-        integrality=np.ones(size, dtype=np.int64),
-        bounds=Bounds(0, 1),
-        options={"mip_rel_gap": absolute_gap / max(float(worth.sum()), 1e-300), "node_limit": MOST_NODES},
-    )
-    return None if result.x is None else np.flatnonzero(result.x > 0.5)

@@ -17,8 +17,8 @@ def solve(program: Program, *, tolerance: float = 1e-3) -> Solution:
     """Returns a choice within about ``tolerance`` (a ratio) of the best one, with prices and a certified bound.
 
     The steps, each only while value and bound differ by more than ``tolerance``: everybody's best if that fits; prices
-    by cutting planes, and a choice by them; the relaxation's core as a linear program, rounded; branch and bound on
-    what is still in doubt.
+    by cutting planes, and a choice by them; the relaxation's core as a linear program, rounded; all
+    combinations of what is still in doubt.
     """
     free = np.zeros(len(program.capacity)), np.zeros_like(program.group_capacity)
     at_prices = earnings(program, *free)
@@ -36,7 +36,7 @@ def solve(program: Program, *, tolerance: float = 1e-3) -> Solution:
     if _is_good(program, choice, prices, tolerance):
         return _solution(program, choice, prices, "prices and core")
     choice = refine(program, choice, prices, at_prices, tolerance)
-    return _solution(program, choice, prices, "prices, core, and branch and bound on what was in doubt")
+    return _solution(program, choice, prices, "prices, core, and what was in doubt tried")
 
 
 def _is_good(program: Program, choice: Ints, prices: Prices, tolerance: float) -> bool:

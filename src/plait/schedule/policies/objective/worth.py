@@ -1,0 +1,107 @@
+"""What each configuration is worth to each task in this round: claim times progress, less what it costs.
+
+``value = claim * progress * thrift * stay``, with
+
+- ``claim``: weight * (left at best)^-alpha * rho^k * max(1, rho / 0.75)^(6 k) * deadline pressure. Short remaining work
+  goes first, and so does who falls behind its equal share.
+- ``progress``: with one size, ``g rate - mu price``, where ``g`` makes the best of all 1; so a task gives up a fast
+  device if the time it saves is not worth its price. With several sizes, concave in the rate (Sia's power -0.5).
+- ``thrift``: (progress per price, over the best one)^lambda: what is saved by a cheaper device, whatever the task.
+- ``stay``: more for the present configuration, for a change costs a restart and must pay back before the work ends.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plait.schedule.policies.objective.goals import Goals
+from plait.schedule.policies.objective.options import Floats, Options
+from plait.schedule.policies.objective.standing import Standing
+from plait.schedule.policy import ClusterView
+
+SHORT_EXPONENT = 0.4
+SHORT_FLOOR_S = 1800.0
+LATE_FROM = 0.75
+STAY = 1.11
+RESTART_WEIGHT = 1.6
+RESTART_S = 45.0
+"""Assumed where nobody says what a restart costs."""
+HORIZON_S = 4400.0
+"""A change is expected to hold this long at most: by then other tasks have come and gone."""
+MOST_PRESSURE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """(tasks, columns) values and (tasks,) claims; ``progress`` (kinds, columns) without claim and stay."""
+
+    values: Floats
+    claims: Floats
+    progress: Floats
+
+
+def worth_of(cluster: ClusterView, options: Options, standing: Standing, goals: Goals) -> Worth:
+    """Returns the values of all options, in units of the mean claim."""
+    prices = _prices(cluster, options)
+    progress = _progress(options, prices, goals)
+    claims = _claims(cluster, options, standing, goals)
+    values = claims[:, None] * progress[options.kinds]
+    runs = np.flatnonzero(options.present >= 0)
+    values[runs, options.present[runs]] *= _stay(options, standing)[runs]
+    return Worth(values=values, claims=claims, progress=progress)
+
+
+def _prices(cluster: ClusterView, options: Options) -> Floats:
+    """Returns the price of each configuration, in units of the mean price of a device; zero where none is known."""
+    prices = np.array([cluster.prices_per_hour.get(name, 0.0) for name in options.types])
+    mean = float(prices @ options.capacity) / max(float(options.capacity.sum()), 1.0)
+    of_columns: Floats = options.uses @ (prices / mean if mean > 0 else prices)
+    return of_columns
+
+
+def _progress(options: Options, prices: Floats, goals: Goals) -> Floats:
+    """Returns (kinds, columns), zero where a kind does not run so."""
+    runs = options.rates > 0
+    rates = np.where(runs, options.rates, 1.0)
+    fewest = np.where(options.gang_devices > 0, options.gang_devices, np.inf).min(axis=1, initial=np.inf)[:, None]
+    mu = goals.price_weight * np.sqrt(np.where(np.isfinite(fewest), fewest, 1.0))
+    per_work = np.where(runs, (1.0 + mu * prices) / rates, np.inf).min(axis=1, keepdims=True)
+    net = np.where(runs, np.maximum(per_work * rates - mu * prices, 0.0), 0.0)
+    has_price = runs & (prices > 0)
+    cost = np.where(has_price, prices / rates, np.inf)
+    least = cost.min(axis=1, keepdims=True)
+    thrift = np.where(has_price, least / np.where(has_price, cost, 1.0), 1.0) ** goals.thrift_exponent
+    progress: Floats = net * thrift
+    return progress
+
+
+def _claims(cluster: ClusterView, options: Options, standing: Standing, goals: Goals) -> Floats:
+    weights = np.array([max(task.weight, 1e-9) for task in options.tasks])
+    claims = weights * np.maximum(standing.left_s, SHORT_FLOOR_S) ** -SHORT_EXPONENT
+    claims = claims * standing.rho**goals.rho_exponent
+    claims = claims * np.maximum(1.0, standing.rho / LATE_FROM) ** goals.late_exponent
+    claims = claims * _pressure(cluster, options, standing) ** goals.deadline_exponent
+    scaled: Floats = claims / claims.mean() if len(claims) else claims
+    return scaled
+
+
+def _pressure(cluster: ClusterView, options: Options, standing: Standing) -> Floats:
+    """Returns 1 without a deadline, up to 10 as the time to it runs out; 1 again once it cannot be met any more."""
+    until_s = np.array(
+        [np.inf if task.deadline_at_s is None else task.deadline_at_s - cluster.now_s for task in options.tasks]
+    )
+    share = standing.left_s / np.maximum(until_s, 1e-9)
+    return np.where(share <= 1.0, 1.0 / (1.0 - np.minimum(share, MOST_PRESSURE)), 1.0)
+
+
+def _stay(options: Options, standing: Standing) -> Floats:
+    """Returns by how much the present configuration counts more than another one.
+
+    Moving pays if the gain, over the time that it lasts, exceeds what the restart loses.
+    """
+    cost_s = RESTART_WEIGHT * np.array(
+        [RESTART_S if task.restart_cost_s is None else task.restart_cost_s for task in options.tasks]
+    )
+    lasts_s = np.maximum(np.minimum(standing.left_s, HORIZON_S), 2.0 * np.maximum(cost_s, 1.0))
+    stay: Floats = STAY / (1.0 - cost_s / lasts_s)
+    return stay
