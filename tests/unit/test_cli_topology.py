@@ -58,11 +58,33 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return dict(json.loads(said(capsys, *words, "--json")))
 
 
-def test_a_bare_matrix_shows_kinds_and_question_marks(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bare_matrix_shows_links_as_printed_and_ranges(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, str(topo))
-    assert "?" in text
-    assert "nvlink" in text
+    assert "NV12" in text
+    assert "SYS" in text
+    assert "150-530" in text
+    assert text.count("give --model") == 1
     assert "264" not in text
+
+
+def test_a_nic_of_a_bare_matrix_is_not_said_to_be_up(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (nic,) = document(capsys, str(topo))["nics"]
+    assert (nic["name"], nic["fabric"], nic["is_up"], nic["rate_bytes_per_s"]) == ("NIC0", "rdma", None, None)
+    assert "NIC0 mlx5_0" in said(capsys, str(topo))
+
+
+def test_links_are_told_where_their_rates_are_not(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    links = document(capsys, str(topo))["arrays"]["links"]
+    assert links["axes"] == ["device", "device"]
+    assert links["values"][0] == ["", "NV12", "SYS", "SYS"]
+
+
+@pytest.mark.parametrize(("option", "word"), [("--model", "A1000000"), ("--cpu", "Abacus 3")])
+def test_a_hint_that_means_nothing_is_refused(
+    topo: Path, option: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["topology", str(topo), option, word]) != 0
+    assert repr(word) in capsys.readouterr().err
 
 
 def test_a_model_turns_links_into_figures(topo: Path, capsys: pytest.CaptureFixture[str]) -> None:

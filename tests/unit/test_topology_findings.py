@@ -115,7 +115,7 @@ def test_settings_that_force_a_slow_path(name: str, value: str) -> None:
 
 
 def test_what_sources_hide() -> None:
-    assert "nvlink is not shown by t" in told(machine(*gpus(2), kind="pix", hides=("nvlink",)))
+    assert "t does not show nvlink" in told(machine(*gpus(2), kind="pix", hides=("nvlink",)))
 
 
 class Kernel:

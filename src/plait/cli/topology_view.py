@@ -10,7 +10,7 @@ import numpy as np
 
 from plait.cli.output import PIPED_COLUMNS, console, counted, print_table, say
 from plait.hardware.affinity import AffinityMatrix
-from plait.hardware.affinity.fabric import fabric_of, is_up, nics_of
+from plait.hardware.affinity.fabric import fabric_of, link_state, nics_of, other_names
 from plait.hardware.affinity.links import devices_of
 from plait.hardware.topology import Component, Fragment
 from plait.hardware.values import Source
@@ -25,6 +25,7 @@ _MARKS = {
     Source.DEFAULT: "~",
 }
 _LEGEND = "~ estimated, k catalogue, s kernel, c tool, l library, u stated by you, no mark: measured, ? unknown"
+_LEGEND_OF_RANGES = "a-b: somewhere between, by generation"
 _CELL_WIDTH = 9
 _MOST_PAIRS = 24
 _MOST_ALIKE = 3
@@ -75,8 +76,9 @@ def document(
             {
                 "key": f"{node}/{nic.key}",
                 "name": nic.name,
+                "other_names": list(other_names(nic)),
                 "fabric": fabric_of(nic),
-                "is_up": is_up(nic),
+                "is_up": link_state(nic),
                 "rate_bytes_per_s": nic.rate_bytes_per_s.value,
             }
             for node, fragment in nodes.items()
@@ -101,7 +103,7 @@ def document(
 
 
 def _show_devices(name: str, fragment: Fragment, matrix: AffinityMatrix) -> None:
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for device in devices_of(fragment):
         i = matrix.index(f"{name}/{device.key}")
         memory = matrix.bytes_per_s[i, i]
@@ -117,12 +119,12 @@ def _show_devices(name: str, fragment: Fragment, matrix: AffinityMatrix) -> None
             )
         )
     title = f"{name}: {counted(len(rows), 'device')} ({fragment.format})"
-    print_table(("DEVICE", "MODEL", "PCI", "NUMA", "PORT", ">HOST GB/s", ">MEMORY GB/s"), rows, title=title)
+    _table(title, ("DEVICE", "MODEL", "PCI", "NUMA", "PORT", ">HOST GB/s", ">MEMORY GB/s"), rows)
     distances = fragment.numa_distances
     numbers = sorted({a for a, _ in distances})
     if len(numbers) > 1:
         table = [(f"node {a}", *(distances.get((a, b)) for b in numbers)) for a in numbers]
-        print_table(("NUMA", *(f">{b}" for b in numbers)), table, title="NUMA distance")
+        _table("NUMA distance", ("NUMA", *(f">{b}" for b in numbers)), table)
 
 
 def _show_matrix(matrix: AffinityMatrix) -> None:
@@ -134,9 +136,8 @@ def _show_matrix(matrix: AffinityMatrix) -> None:
         return
     from rich.table import Table
 
-    table = Table(
-        title="GB/s from row to column", title_justify="left", title_style="bold", box=None, header_style="bold"
-    )
+    _title("GB/s from row to column")
+    table = Table(box=None, header_style="bold")
     table.add_column("")
     for label in labels:
         table.add_column(label, justify="right", min_width=5)
@@ -144,15 +145,23 @@ def _show_matrix(matrix: AffinityMatrix) -> None:
         table.add_row(label, *(_cell(matrix, i, j) for j in range(count)))
     console().print(table)
     say(_LEGEND)
+    off = ~np.eye(count, dtype=bool)
+    if (~matrix.known & off & ~np.isnan(matrix.low_bytes_per_s)).any():
+        say(_LEGEND_OF_RANGES)
+    if (~matrix.known & off & (matrix.links != "")).any() and None in matrix.models:
+        say("the files name no model, and a link's rate depends on it: give --model A100, or whatever it is")
 
 
 def _cell(matrix: AffinityMatrix, i: int, j: int) -> str:
     if i == j:
         return "-"
     rate = matrix.bytes_per_s[i, j]
-    kind = str(matrix.kinds[i, j])
+    kind, link = str(matrix.kinds[i, j]), str(matrix.links[i, j])
     mark = "" if np.isnan(rate) else _MARKS[Source(matrix.source[i, j])]
-    return f"{_rate(rate)}{mark}\n[dim]{kind or 'unknown'}[/dim]"
+    shown = _rate(rate) if not np.isnan(rate) else _range(matrix.low_bytes_per_s[i, j], matrix.high_bytes_per_s[i, j])
+    # A pair whose copies pass through host memory has a link all the same.
+    words = [link, kind] if link and kind == "staged" else [link or kind or "unknown"]
+    return "\n".join((f"{shown}{mark}", *(f"[dim]{word}[/dim]" for word in words)))
 
 
 def _show_fabric(matrix: AffinityMatrix) -> None:
@@ -161,11 +170,10 @@ def _show_fabric(matrix: AffinityMatrix) -> None:
         cell = matrix.node_cell(a, b)
         i, j = matrix.nodes.index(a), matrix.nodes.index(b)
         mark = "" if cell.value is None else _MARKS[cell.source]
-        rate = "?" if cell.value is None else f"{cell.value / 1e9:.3g}"
         latency = matrix.node_latency_s[i, j]
         micros = "?" if np.isnan(latency) else f"{latency * 1e6:.3g}"
-        rows.append((a, b, f"{rate}{mark}", micros, cell.kind or "?", cell.detail))
-    print_table(("FROM", "TO", ">GB/s", ">LATENCY us", "FABRIC", "WHY"), rows[:_MOST_PAIRS], title="Between nodes")
+        rows.append((a, b, f"{_rate(cell.value)}{mark}", micros, cell.kind or "?", cell.detail))
+    _table("Between nodes", ("FROM", "TO", ">GB/s", ">LATENCY us", "FABRIC", "WHY"), rows[:_MOST_PAIRS])
 
 
 def _show_nics(nodes: Mapping[str, Fragment], matrix: AffinityMatrix) -> None:
@@ -175,13 +183,13 @@ def _show_nics(nodes: Mapping[str, Fragment], matrix: AffinityMatrix) -> None:
         for nic in nics_of(fragment):
             kinds = matrix.nic_kinds[:, columns[f"{node}/{nic.key}"]]
             near = [matrix.names[i] for i, kind in enumerate(kinds) if str(kind) in {"pix", "pxb", "phb"}]
-            rate = nic.rate_bytes_per_s.value
-            shown = "?" if rate is None else f"{rate / 1e9:.3g}"
-            where = f"{node}/{nic.name}" if len(nodes) > 1 else nic.name
-            state = "up" if is_up(nic) else "down"
-            rows.append((where, fabric_of(nic), shown, state, _numa(nic), ", ".join(near[:8]) or "-"))
+            names = " ".join(dict.fromkeys((nic.name, *other_names(nic))))
+            where = f"{node}/{names}" if len(nodes) > 1 else names
+            rate = _rate(nic.rate_bytes_per_s.value)
+            state = {True: "up", False: "down", None: "?"}[link_state(nic)]
+            rows.append((where, fabric_of(nic) or "?", rate, state, _numa(nic), ", ".join(near[:8]) or "-"))
     if rows:
-        print_table(("NIC", "FABRIC", ">LINE GB/s", "STATE", "NUMA", "NEAR"), rows, title="NICs")
+        _table("NICs", ("NIC", "FABRIC", ">LINE GB/s", "STATE", "NUMA", "NEAR"), rows)
 
 
 def _show_groups(matrix: AffinityMatrix) -> None:
@@ -198,7 +206,7 @@ def _show_groups(matrix: AffinityMatrix) -> None:
     ]
     if rows:
         columns = ("GROUP", "KIND", ">GB/s", ">SCATTERED WRITES", "WHY")
-        print_table(columns, rows, title="What pairs share, one direction")
+        _table("What pairs share, one direction", columns, rows)
     together = _all_pairs(matrix)
     if together is not None:
         flows = matrix.all_pairs()
@@ -213,6 +221,17 @@ def _all_pairs(matrix: AffinityMatrix) -> float | None:
     if len(matrix.devices) < 3 or not matrix.known[off].all():
         return None
     return matrix.achievable(matrix.all_pairs(), unknown="raise").bytes_per_s
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    _title(title)
+    print_table(columns, rows)
+
+
+def _title(words: str) -> None:
+    from rich.text import Text
+
+    console().print(Text(f"\n{words}", style="bold"))
 
 
 def _show_list(title: str, lines: Sequence[str]) -> None:
@@ -235,7 +254,16 @@ def _label(matrix: AffinityMatrix, i: int) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "?" if value is None or np.isnan(value) else f"{value / 1e9:.3g}"
+    if value is None or np.isnan(value):
+        return "?"
+    return f"{value / 1e9:.0f}" if value >= 1e12 else f"{value / 1e9:.3g}"
+
+
+def _range(low: float, high: float) -> str:
+    """Returns ``150-530``, to two digits; ``?`` where nothing bounds the rate."""
+    if np.isnan(low) or np.isnan(high):
+        return "?"
+    return "-".join(f"{float(f'{bound / 1e9:.2g}'):g}" for bound in (low, high))
 
 
 def _numa(component: Component) -> str:

@@ -59,7 +59,7 @@ def _of_node(fragment: Fragment) -> Iterator[str]:
     if len(models) > 1:
         yield f"different models in one node ({', '.join(models)}): a ring over them runs at the slowest one's links"
     for hidden in fragment.hides if len(devices) > 1 else ():
-        yield f"{hidden} is not shown by {fragment.origin}, though it may exist"
+        yield f"{fragment.origin} does not show {hidden}, which may exist"
     if fragment.error:
         yield f"a probe gave up: {fragment.error}"
 

@@ -7,13 +7,17 @@ from pathlib import Path
 
 from plait.errors import PlaitError
 from plait.hardware.captures import read_machine
+from plait.hardware.catalog import known_types, match_model
 from plait.hardware.context import Context
 from plait.hardware.contexts import CapturedContext, DirectoryTree, LiveContext, archive_tree, looks_like_archive
+from plait.hardware.cost_model import architecture
 from plait.hardware.discovery import discover, identify
 from plait.hardware.importers import read_dump
+from plait.hardware.link_rates import ports_of
 from plait.hardware.merge import merge
 from plait.hardware.probes.path_checks import path_warnings
 from plait.hardware.topology import Component, Fragment
+from plait.words import did_you_mean
 
 ONLY_NODE = "node"
 """What a node is called whose name no file tells."""
@@ -21,6 +25,10 @@ ONLY_NODE = "node"
 
 class UnreadableFile(PlaitError):
     """A file holds nothing that can be read; the message names it."""
+
+
+class UnknownHint(PlaitError):
+    """A model or a processor is stated that nothing is known of."""
 
 
 def this_host() -> dict[str, Fragment]:
@@ -79,7 +87,14 @@ def with_hints(nodes: Mapping[str, Fragment], model: str | None, cpu: str | None
     """Returns the nodes with a model for accelerators that have none, and likewise for processors.
 
     A pasted matrix of links names neither, and both are needed to tell bytes a second.
+
+    Raises:
+        UnknownHint: a name means nothing here; the message names the nearest one that does.
     """
+    if model and not (ports_of(model) or match_model(model).accelerator_type or model in known_types()):
+        raise UnknownHint(f"nothing is known of accelerators called {model!r}{did_you_mean(model, known_types())}")
+    if cpu and architecture(cpu) is None:
+        raise UnknownHint(f"nothing is known of processors called {cpu!r}; write it as its maker does, as 'EPYC 7742'")
     return {name: _hinted(fragment, model, cpu) for name, fragment in nodes.items()}
 
 

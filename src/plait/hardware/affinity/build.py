@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plait.hardware.affinity.between import NicTable, fill_between, node_sheet, state_nodes
 from plait.hardware.affinity.contention import Load
 from plait.hardware.affinity.fabric import is_up, nics_of
-from plait.hardware.affinity.links import devices_of, links_between, names_of, processor_of
+from plait.hardware.affinity.links import devices_of, link_word, links_between, names_of, processor_of
 from plait.hardware.affinity.matrix import AffinityMatrix, UnknownDevice
 from plait.hardware.affinity.measured import PairFigure, best_of, measured_pairs
 from plait.hardware.affinity.routes import Pair, Routes, narrowed, node_routes
@@ -95,6 +95,7 @@ def build(
         relative_error=shut(sheet.error),
         source=shut(sheet.source),
         kinds=shut(sheet.kinds),
+        links=shut(_link_words(parts, labels)),
         numa_distance=shut(_numa_distances(parts)),
         host_bytes_per_s=shut(host),
         nic_bytes_per_s=shut(table.bytes_per_s),
@@ -170,6 +171,15 @@ def _nic_table(parts: Sequence[_Node], labels: Sequence[str]) -> tuple[NicTable,
             if is_up(nic):
                 rates[i, j] = or_nan(estimate_nic(device, nic, link).bytes_per_s)
     return NicTable(rates, nics), kinds
+
+
+def _link_words(parts: Sequence[_Node], labels: Sequence[str]) -> NDArray[np.str_]:
+    words = np.zeros((len(labels), len(labels)), dtype="U12")
+    place = {label: i for i, label in enumerate(labels)}
+    for part in parts:
+        for (a, b), link in part.links.items():
+            words[place[part.label(a)], place[part.label(b)]] = link_word(link)
+    return words
 
 
 def _all_routes(

@@ -14,6 +14,9 @@ _RANK: dict[str, int] = {
     "c2c": 8, "pix": 7, "pxb": 6, "phb": 5, "node": 4, "pcie": 3, "nvb": 3, "sys": 2, "net": 1, "self": -1,
 }  # fmt: skip
 
+_COUNTED = {"nvlink": "NV", "mx": "MX", "mtlink": "MT", "xelink": "XL"}
+_CELL = re.compile(r"[A-Z][A-Z0-9_]{1,8}\*?", re.ASCII)
+
 
 def devices_of(fragment: Fragment) -> tuple[Component, ...]:
     """Returns what computes on a node, in the order of its numbers or PCI addresses; CPUs where nothing else does.
@@ -76,6 +79,16 @@ def links_between(fragment: Fragment, ends: Sequence[Component], others: Sequenc
             if pair in refused and pair in found and found[pair].p2p != "refused":
                 found[pair] = _with_p2p_refused(found[pair])
     return found
+
+
+def link_word(link: Link) -> str:
+    """Returns a link as topology tools print it: ``NV12``, ``SYS``, ``XGMI x2``; as it was printed where it was."""
+    if _CELL.fullmatch(link.raw):
+        return link.raw
+    prefix = _COUNTED.get(link.kind)
+    if prefix is not None:
+        return f"{prefix}{link.count}"
+    return link.kind.upper() + (f" x{link.count}" if link.count > 1 else "")
 
 
 def turned(link: Link) -> Link:

@@ -62,6 +62,7 @@ class AffinityMatrix:
         relative_error: Half-width of the error bar over the value.
         source: :class:`~plait.hardware.values.Source` of each known cell.
         kinds: What carries the traffic (``nvlink``, ``pix``, ``staged``, ``net``), empty for unknown.
+        links: ``[device, device]``, the link as topology tools print it (``NV12``, ``SYS``), empty where none is told.
         numa_distance: ``[device, numa]`` in the firmware's units (10 = local), NaN unknown.
         host_bytes_per_s: ``[device]``, copies from and to pinned host memory.
         nic_bytes_per_s: ``[device, nic]``.
@@ -91,6 +92,7 @@ class AffinityMatrix:
     relative_error: _Floats
     source: NDArray[np.uint8]
     kinds: NDArray[np.str_]
+    links: NDArray[np.str_]
     numa_distance: _Floats
     host_bytes_per_s: _Floats
     nic_bytes_per_s: _Floats
@@ -114,6 +116,7 @@ class AffinityMatrix:
         "relative_error": ("device", "device"),
         "source": ("device", "device"),
         "kinds": ("device", "device"),
+        "links": ("device", "device"),
         "known": ("device", "device"),
         "numa_distance": ("device", "numa"),
         "host_bytes_per_s": ("device",),
