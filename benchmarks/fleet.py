@@ -232,7 +232,8 @@ class Control:
                 fail_if_ended(watched)
                 if time.monotonic() > deadline_s:
                     missing = sorted(set(names) - set(self._lines))
-                    raise BenchmarkFailed(f"no hello from {missing}\n{watched[0].log_tail()}") from None
+                    log = watched[0].log_tail() if watched else ""
+                    raise BenchmarkFailed(f"no hello from {missing}\n{log}") from None
                 continue
             connection.setblocking(True)
             data = b""
