@@ -7,6 +7,9 @@ from collections.abc import Iterable
 _NEAR = 0.66
 """Least likeness of a suggestion: below it, chance matches outnumber slips of the pen."""
 
+_SLIP = 0.9
+"""From this likeness on it is a slip of the pen, whatever parts of the word are options themselves."""
+
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
     """Returns the option that ``word`` was probably meant to be, or ``None`` where none is near.
@@ -19,10 +22,12 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
         return None
     if wanted in folded:
         return folded[wanted]
+    close = max(folded, key=lambda key: (likeness(wanted, key), -len(key)), default="")
+    if likeness(wanted, close) >= _SLIP:
+        return folded[close]
     for part in re.split(r"[^A-Za-z0-9]+", word):
         if part.casefold() in folded:
             return folded[part.casefold()]
-    close = max(folded, key=lambda key: (likeness(wanted, key), -len(key)), default="")
     if likeness(wanted, close) >= _NEAR:
         return folded[close]
     holding = [option for key, option in folded.items() if len(wanted) >= 3 and wanted in key]

@@ -14,7 +14,28 @@ from plait.schedule.policy import ClusterView, TaskView
 from plait.schedule.scenario import Scenario, task_of
 from plait.spec.job import DeviceRequest, Resources, WorkerRange
 
-POLICIES = ("fifo_backfill",)
+QUICK = (
+    "fifo",
+    "fifo_backfill",
+    "gandiva",
+    "isolated",
+    "las",
+    "max_sum_throughput",
+    "pollux",
+    "sia",
+    "srtf",
+)
+SLOW = (
+    "finish_time_fairness",
+    "max_min_fairness",
+    "max_min_water_filling",
+    "max_sum_throughput_by_cost",
+    "min_cost_slo",
+    "min_makespan",
+)
+"""They share their turns with ``max_sum_throughput`` and differ only in the programs that they solve."""
+
+POLICIES = (*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW))
 TYPES = ("A100", "V100", "T4")
 NOW_S = 1000.0
 
@@ -116,11 +137,11 @@ def _counts(allocation: Allocation | None) -> dict[str, int]:
 
 
 def test_the_list_names_every_built_in_policy() -> None:
-    assert set(POLICIES) <= set(policy_names())
+    assert {*QUICK, *SLOW} <= set(policy_names())
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(picture=pictures())
 def test_allocations_stay_in_range_and_keep_the_wishes(name: str, picture: Picture) -> None:
     decisions = _decided(name, picture)
@@ -137,7 +158,7 @@ def test_allocations_stay_in_range_and_keep_the_wishes(name: str, picture: Pictu
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(picture=pictures())
 def test_no_device_is_given_twice(name: str, picture: Picture) -> None:
     cluster, tasks = picture
@@ -153,7 +174,7 @@ def test_no_device_is_given_twice(name: str, picture: Picture) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(picture=pictures())
 def test_closed_windows_back_off_and_impossible_tasks_are_respected(name: str, picture: Picture) -> None:
     decisions = _decided(name, picture)
@@ -165,7 +186,7 @@ def test_closed_windows_back_off_and_impossible_tasks_are_respected(name: str, p
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(picture=pictures())
 def test_every_decision_has_a_reason(name: str, picture: Picture) -> None:
     for decision in _decided(name, picture).values():
@@ -174,7 +195,7 @@ def test_every_decision_has_a_reason(name: str, picture: Picture) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(picture=pictures(), seed=st.integers(0, 100))
 def test_decisions_follow_from_the_picture_alone(name: str, picture: Picture, seed: int) -> None:
     cluster, tasks = picture
@@ -187,7 +208,7 @@ def test_decisions_follow_from_the_picture_alone(name: str, picture: Picture, se
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(picture=pictures())
 def test_an_idle_cluster_is_not_left_idle(name: str, picture: Picture) -> None:
     """Where nothing runs, somebody who could start does."""
@@ -207,7 +228,7 @@ def _fits_now(task: TaskView) -> bool:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10_000))
 def test_every_job_of_a_crowd_ends(name: str, seed: int) -> None:
     random = Random(seed)

@@ -14,7 +14,7 @@ def test_a_built_in_policy_is_found_by_its_name() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("fifo_backfil", "; did you mean 'fifo_backfill'?"), ("zzz", "; there are fifo_backfill")],
+    [("fifo_backfil", "; did you mean 'fifo_backfill'?"), ("zzz", "; there are fifo, fifo_backfill, ")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(UnknownPolicy) as caught:
@@ -38,4 +38,4 @@ def test_an_installed_policy_is_found_through_its_entry_point(monkeypatch: pytes
     point = EntryPoint(name="mine", value="plait.schedule.policies.fifo_backfill:FifoBackfill", group="plait.policies")
     monkeypatch.setattr(policies, "entry_points", lambda group: [point] if group == "plait.policies" else [])
     assert isinstance(policy("mine"), FifoBackfill)
-    assert policy_names() == ("fifo_backfill", "mine")
+    assert set(policy_names()) == {*policies.BUILT_IN, "mine"}

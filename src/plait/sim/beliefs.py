@@ -1,4 +1,4 @@
-"""What a policy believes of rates and remaining work: the truth, an estimate with errors, or nothing; and corrections."""
+"""What a policy believes of rates and remaining work: the truth, an estimate with errors and corrections, nothing."""
 
 import math
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class Knowledge:
             self._factor[job.id] = math.exp(draw)
         return left * self._factor[job.id]
 
-    def observe(self, job: SimJob, name: str, number: int, rate: float, seconds: float) -> None:
+    def observe(self, job: SimJob, name: str, number: int, seconds: float) -> None:
         """Takes note of a measured rate."""
         if self.beliefs.rate_error == 0 or not self.beliefs.is_corrected or seconds <= 0:
             return
@@ -87,9 +87,7 @@ class Knowledge:
         drawn: dict[Configuration, Rate] = {}
         for configuration, rate in job.rates.items():
             draw = Random(f"{self.beliefs.seed}/{job.id}/{configuration.counts}").gauss(0.0, self.beliefs.rate_error)
-            drawn[configuration] = Rate(
-                per_s=rate.per_s * math.exp(draw), relative_error=self.beliefs.rate_error
-            )
+            drawn[configuration] = Rate(per_s=rate.per_s * math.exp(draw), relative_error=self.beliefs.rate_error)
         return drawn
 
     def _corrected(self, known: _Known, job: SimJob, name: str, number: int) -> Rates:

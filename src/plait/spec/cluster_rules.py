@@ -11,8 +11,20 @@ from plait.words import did_you_mean
 
 POLICY_WEIGHTS: dict[str, tuple[str, ...]] = {
     "fifo_backfill": (),
-    "max_min_fairness": (),
+    "fifo": (),
     "finish_time_fairness": (),
+    "gandiva": (),
+    "isolated": (),
+    "las": (),
+    "max_min_fairness": (),
+    "max_min_water_filling": (),
+    "max_sum_throughput": (),
+    "max_sum_throughput_by_cost": (),
+    "min_cost_slo": (),
+    "min_makespan": (),
+    "pollux": (),
+    "sia": (),
+    "srtf": (),
     "multi_objective": ("fairness", "throughput"),
 }
 """Policies of Plait by published name, with the goals that each weighs; others come as plug-ins."""

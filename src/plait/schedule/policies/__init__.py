@@ -10,7 +10,23 @@ from plait.schedule.policy import Policy
 from plait.words import did_you_mean
 
 GROUP: Final = "plait.policies"
-BUILT_IN: Final = {"fifo_backfill": "plait.schedule.policies.fifo_backfill:FifoBackfill"}
+BUILT_IN: Final = {
+    "fifo": "plait.schedule.policies.fifo:Fifo",
+    "fifo_backfill": "plait.schedule.policies.fifo_backfill:FifoBackfill",
+    "finish_time_fairness": "plait.schedule.policies.finish_time_fairness:FinishTimeFairness",
+    "gandiva": "plait.schedule.policies.gandiva:Gandiva",
+    "isolated": "plait.schedule.policies.isolated:Isolated",
+    "las": "plait.schedule.policies.las:Las",
+    "max_min_fairness": "plait.schedule.policies.max_min_fairness:MaxMinFairness",
+    "max_min_water_filling": "plait.schedule.policies.max_min_water_filling:MaxMinWaterFilling",
+    "max_sum_throughput": "plait.schedule.policies.max_sum_throughput:MaxSumThroughput",
+    "max_sum_throughput_by_cost": "plait.schedule.policies.max_sum_throughput:MaxSumThroughputByCost",
+    "min_cost_slo": "plait.schedule.policies.min_cost_slo:MinCostSlo",
+    "min_makespan": "plait.schedule.policies.min_makespan:MinMakespan",
+    "pollux": "plait.schedule.policies.pollux:Pollux",
+    "sia": "plait.schedule.policies.sia:Sia",
+    "srtf": "plait.schedule.policies.srtf:Srtf",
+}
 DEFAULT: Final = "fifo_backfill"
 
 

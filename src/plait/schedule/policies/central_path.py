@@ -251,13 +251,15 @@ class _Block:
 
     def _without_rates(self, right: Floats) -> Floats:
         part = self.square * right
-        return part - self.square * (part.sum(axis=1) / self.total)[:, None]
+        result: Floats = part - self.square * (part.sum(axis=1) / self.total)[:, None]
+        return result
 
     def solve(self, right: Floats) -> Floats:
         """Returns the inverse times (tasks, types)."""
         part = self._without_rates(right)
         pulled = self.curve * (self.along * right).sum(axis=1) / self.stretch
-        return part - self.along * pulled[:, None]
+        result: Floats = part - self.along * pulled[:, None]
+        return result
 
     def weighted(self, used: Floats) -> Floats:
         """Returns ``sum over tasks of diag(used) inverse diag(used)``, (types, types)."""

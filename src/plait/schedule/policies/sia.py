@@ -1,9 +1,10 @@
-"""Sia's goodput program (Jayaram Subramanya et al., SOSP 2023): one configuration a task, chosen by an integer program."""
+"""Sia's goodput program (Jayaram Subramanya et al., SOSP 2023): one configuration a task, by an integer program."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plait.schedule.domain import Allocation, Decision
 from plait.schedule.policies.central_path import Floats
@@ -18,10 +19,12 @@ UNSERVED = 1.1
 RESTART_S = 30.0
 """Assumed cost of a restart where the task does not say."""
 
+Indices = NDArray[np.int64]
+
 FLOOR = 1e-4
 DECIMALS = 2
 LARGEST = 3000.0
-GAP = 1e-4
+GAP = 0.0
 
 
 class Sia:
@@ -53,7 +56,9 @@ class Sia:
 
     def _plan(self, cluster: ClusterView, tasks: Sequence[TaskView], memory: Memory) -> Plan:
         del memory
-        rows = [row for row in (self._row(cluster, task) for task in tasks if may_run(task, cluster)) if row is not None]
+        rows = [
+            row for row in (self._row(cluster, task) for task in tasks if may_run(task, cluster)) if row is not None
+        ]
         types = tuple(cluster.total)
         chosen = _solve(rows, types, np.array([float(cluster.total[name]) for name in types]))
         targets, reasons = {}, {}
@@ -65,7 +70,7 @@ class Sia:
             targets[row.task.key] = Allocation(counts=((name, number),))
             keeps = f", {row.damping:.2f} of it for leaving its present place" if row.damping < 1 else ""
             reasons[row.task.key] = (
-                f"goodput {row.goodput[pick]:.2f} of its least on {listed({name: number})}, the best of all choices{keeps}"
+                f"goodput {row.goodput[pick]:.2f} of its least on {listed({name: number})}, best for all{keeps}"
             )
         return Plan(targets=targets, reasons=reasons)
 
@@ -115,7 +120,7 @@ def configurations(cluster: ClusterView, task: TaskView) -> tuple[tuple[str, int
 
     A rigid task has one size on each type.
     """
-    found = []
+    found: list[tuple[str, int]] = []
     for name in cluster.total:
         if task.workers.min == task.workers.max:
             sizes = [task.workers.min] if task.slots.get(name, 0) >= task.workers.min else []
@@ -135,17 +140,18 @@ def _solve(rows: Sequence[_Row], types: Sequence[str], capacity: Floats) -> list
     if not rows:
         return []
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_matrix
 
     at = {name: j for j, name in enumerate(types)}
     owner, kind, used, value = _columns(rows, at)
     num_rows, num_columns = len(rows), len(value)
-    one_each = csr_array((np.ones(num_columns), (owner, np.arange(num_columns))), shape=(num_rows, num_columns))
-    fits = csr_array((used, (kind, np.arange(num_columns))), shape=(len(types), num_columns))
+    columns = np.arange(num_columns)
+    one_each = csr_matrix((np.ones(num_columns), (owner, columns)), shape=(num_rows, num_columns), dtype=np.float64)
+    fits = csr_matrix((used, (kind, columns)), shape=(len(types), num_columns), dtype=np.float64)
     answer = milp(
         c=value - UNSERVED,
         constraints=[LinearConstraint(one_each, ub=np.ones(num_rows)), LinearConstraint(fits, ub=capacity)],
-        integrality=np.ones(num_columns),
+        integrality=np.ones(num_columns, dtype=np.int64),
         bounds=Bounds(0, 1),
         options={"mip_rel_gap": GAP},
     )
@@ -159,13 +165,11 @@ def _solve(rows: Sequence[_Row], types: Sequence[str], capacity: Floats) -> list
     return chosen
 
 
-def _columns(rows: Sequence[_Row], at: Mapping[str, int]) -> tuple[Floats, Floats, Floats, Floats]:
+def _columns(rows: Sequence[_Row], at: Mapping[str, int]) -> tuple[Indices, Indices, Floats, Floats]:
     """Returns for each (task, option): the task, the type, the devices it uses, and its rounded utility."""
-    owner = np.repeat(np.arange(len(rows)), [len(row.options) for row in rows])
-    kind = np.array([at[name] for row in rows for name, _ in row.options])
-    used = np.array(
-        [float(number * row.task.devices_per_worker(name)) for row in rows for name, number in row.options]
-    )
-    goodput = np.concatenate([row.goodput for row in rows])
-    value = np.minimum(np.round(np.maximum(goodput, 1e-12) ** POWER, DECIMALS), LARGEST)
+    owner = np.repeat(np.arange(len(rows), dtype=np.int64), [len(row.options) for row in rows])
+    kind = np.array([at[name] for row in rows for name, _ in row.options], dtype=np.int64)
+    used = np.array([float(number * row.task.devices_per_worker(name)) for row in rows for name, number in row.options])
+    goodput: Floats = np.concatenate([row.goodput for row in rows])
+    value: Floats = np.minimum(np.round(np.maximum(goodput, 1e-12) ** POWER, DECIMALS), LARGEST)
     return owner, kind, used, value

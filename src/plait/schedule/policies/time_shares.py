@@ -157,15 +157,18 @@ def _booked(cluster: ClusterView, tasks: Sequence[TaskView], memory: Memory) -> 
 
 
 @lru_cache(maxsize=64)
-def _orders(seed: int, num_types: int) -> tuple[Random, list[tuple[int, ...]]]:
-    return Random(seed), []
-
-
-def _type_order(seed: int, number: int, num_types: int) -> tuple[int, ...]:
-    """Returns the ``number``-th shuffle of the types of one generator: a function of its arguments alone."""
-    random, orders = _orders(seed, num_types)
-    while len(orders) <= number:
+def _type_orders(seed: int, num_types: int, number: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the first ``number`` shuffles of the types by one generator."""
+    random = Random(seed)
+    orders = []
+    for _ in range(number):
         order = list(range(num_types))
         random.shuffle(order)
         orders.append(tuple(order))
-    return orders[number]
+    return tuple(orders)
+
+
+def _type_order(seed: int, number: int, num_types: int) -> tuple[int, ...]:
+    """Returns the ``number``-th shuffle: a function of its arguments alone."""
+    block = 1024
+    return _type_orders(seed, num_types, (number // block + 1) * block)[number]

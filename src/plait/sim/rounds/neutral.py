@@ -163,7 +163,7 @@ class _Run:
         one.attained_s += held_s * number
         one.runtime_s += held_s
         one.device_s[name] = one.device_s.get(name, 0.0) + held_s * number
-        self.beliefs.observe(one.job, name, number, one.rate, works_s)
+        self.beliefs.observe(one.job, name, number, works_s)
         if is_done:
             end_s = self.now_s + held_s
             self._close(one, end_s)

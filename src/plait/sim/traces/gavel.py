@@ -19,7 +19,7 @@ def read_gavel(path: Path, table: ThroughputTable, *, elastic: bool = False) -> 
     Raises:
         BadTrace: A row has another number of columns, a value is no number, or the table lacks the model.
     """
-    jobs = []
+    jobs: list[SimJob] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
             continue
