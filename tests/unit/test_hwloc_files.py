@@ -135,6 +135,7 @@ def test_nvlink_matrices_over_software_and_pci_devices() -> None:
     (link,) = (link for link in found.links if link.kind == "nvlink")
     assert {link.a, link.b} == {"0000:01:00.0", "0000:41:00.0"}
     assert (link.bytes_per_s.value, link.reverse_bytes_per_s.value) == (50e9, 25e9)
+    assert [conflict.said for conflict in found.conflicts] == [("50000", "25000")]
 
 
 def test_a_matrix_that_is_not_square_is_said() -> None:

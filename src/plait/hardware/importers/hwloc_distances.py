@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from plait.hardware.importers.safe_xml import Element
 from plait.hardware.pci import numa_key
-from plait.hardware.topology import Link, LinkKind
+from plait.hardware.topology import Conflict, Link, LinkKind
 from plait.hardware.values import Source, Value
 
 _LARGEST_MATRIX = 4096
@@ -26,6 +26,7 @@ class Distances:
     links: list[Link] = field(default_factory=list)
     tables: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
 
 
 def read_distances(root: Element, by_gp_index: Mapping[str, str], origin: str) -> Distances:
@@ -68,9 +69,9 @@ def _matrix(element: Element, by_gp_index: Mapping[str, str], origin: str, found
     if "Latency" in title and is_numa:
         found.numa.update(_numa_pairs(table))
     elif title.startswith("NVLinkBandwidth"):
-        found.links += _links(table, "nvlink")
+        found.links += _links(table, "nvlink", found.conflicts)
     elif title.startswith("XGMIBandwidth"):
-        found.links += _links(table, "xgmi")
+        found.links += _links(table, "xgmi", found.conflicts)
 
 
 def _numa_pairs(table: Mapping[tuple[str, str], str]) -> dict[tuple[int, int], int]:
@@ -82,13 +83,15 @@ def _numa_pairs(table: Mapping[tuple[str, str], str]) -> dict[tuple[int, int], i
     }
 
 
-def _links(table: Mapping[tuple[str, str], str], kind: LinkKind) -> list[Link]:
+def _links(table: Mapping[tuple[str, str], str], kind: LinkKind, conflicts: list[Conflict]) -> list[Link]:
     links = []
     for (a, b), value in table.items():
         back = table.get((b, a), "0")
         # One link a pair: named from the end that the matrix lists first, or from the only end that tells it.
         if a == b or not _rate(value) or (_rate(back) and (b, a) in table and _comes_first(table, b, a)):
             continue
+        if _rate(value) != _rate(back):
+            conflicts.append(Conflict(subject=f"link of {a} and {b}", said=(value, back)))
         links.append(
             Link(
                 a=a,

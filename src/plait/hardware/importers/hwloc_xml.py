@@ -108,6 +108,7 @@ class _Reader:
             components=tuple(self.components.values()),
             links=(*(link for link in self.links if (link.a, link.b) not in known), *found.links),
             numa_distances=found.numa,
+            conflicts=tuple(found.conflicts),
             unread=tuple(self.unread),
             hides=() if any(t.startswith(("NVLink", "XGMI")) for t in found.tables) else ("nvlink", "xgmi"),
             warnings=tuple(self.warnings),

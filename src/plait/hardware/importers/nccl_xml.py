@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from plait.hardware.cpusets import cpus_of_mask
+from plait.hardware.importers.hostlist import is_name
 from plait.hardware.importers.importer import UnreadableDump
 from plait.hardware.importers.nccl_graph import GPU_TAGS, NAME, ROOT_KEY, read_graphs, whole
 from plait.hardware.importers.nccl_links import UNKNOWN_PEER, unsure_links, without_strays
@@ -273,6 +274,9 @@ class _Reader:
 
     def _lone_net(self, element: Element, place: _Place) -> str | None:
         name = element.attributes.get("name") or f"net{element.attributes.get('dev', '')}"
+        if not is_name(name):
+            self.unread.append(f"{self.origin}:{element.line}: a network named {name[:40]!r}")
+            return None
         return self._add(_with_net(_bare(place.host + name, "nic", place), element))
 
     def _link(self, source: str, host: str, element: Element) -> None:
@@ -381,10 +385,11 @@ def _with_net(component: Component, element: Element) -> Component:
     rate = speed * 1e6 / 8 if speed is not None and speed > 0 else None
     detail = "net speed in Mb/s" if rate is not None else f"net speed is {attributes.get('speed')!r}"
     kind: ComponentKind = component.kind if component.kind in {"gpu", "npu"} else "nic"
+    name = attributes.get("name", "")
     return replace(
         component,
         kind=kind,
-        name=attributes.get("name") or component.name,
+        name=name if is_name(name) else component.name,
         index=component.index if kind != "nic" else whole(attributes.get("dev", "")),
         rate_bytes_per_s=Value(rate, Source.CLI, detail),
         extra={**component.extra, "net.tag": element.tag, **_prefixed("net", attributes)},
