@@ -25,13 +25,25 @@ NEVER = np.iinfo(np.int64).max // 4
 """An end of life after all others."""
 
 GREEDY_BLOCKS = 2500
-"""Most blocks that meet one another in one greedy placement; larger sets are first divided in time."""
+"""Most blocks that are placed greedily together; larger sets are first divided in time."""
 
-ROUND_BLOCKS = 10_000
+MANY_BLOCKS = 10_000
+"""From so many blocks on, 1 in ``FEWER`` of ``GREEDY_BLOCKS`` are placed greedily together, for the time it takes."""
+
+FEWER = 2
+
+ROUND_BLOCKS = 4000
 """Blocks placed again while a packing is improved, in all rounds together."""
+
+PATIENCE = 6
+"""Rounds without any gain after which a packing is left as it is."""
 
 CLOSE_ENOUGH_RATIO = 1.0005
 """A packing this near to its lower bound is not improved further."""
+
+
+Obstacle = tuple[int, int]
+"""Offset and size of a range that never becomes free."""
 
 
 class PackingWrong(PlaitError):
@@ -58,7 +70,7 @@ class Packing:
 def pack(
     lifetimes: Lifetimes,
     *,
-    obstacles: Sequence[tuple[int, int]] = (),
+    obstacles: Sequence[Obstacle] = (),
     alignment_bytes: int = ALIGNMENT_BYTES,
     rounds: int | None = None,
 ) -> Packing:
@@ -66,7 +78,7 @@ def pack(
 
     Args:
         lifetimes: The blocks, sizes in bytes.
-        obstacles: Pairs of offset and size that never become free; they do not overlap.
+        obstacles: Ranges that are taken all the time; they do not overlap.
         alignment_bytes: Every offset is a multiple of it.
         rounds: How many times blocks at the top are moved forward in the order and placed again; by default as many as
             keep the work the same for few blocks and for many.
@@ -75,21 +87,22 @@ def pack(
         A packing that :func:`check_packing` accepts. The same input gives the same packing.
     """
     blocks = lifetimes.rounded(alignment_bytes)
-    walls = [(offset, -(-(offset + size) // alignment_bytes) * alignment_bytes) for offset, size in obstacles]
-    bound = max([top for _, top in walls] + [blocks.peak_bytes() + sum(top - low for low, top in walls)], default=0)
+    walls = [(low, -(-size // alignment_bytes) * alignment_bytes) for low, size in obstacles]
+    highest = max((low + size for low, size in walls), default=0)
+    bound = max(highest, blocks.peak_bytes() + sum(size for _, size in walls))
     if len(blocks) == 0:
-        height = max((top for _, top in walls), default=0)
+        height = highest
         return Packing(offsets=blocks.sizes.copy(), height_bytes=height, lower_bound_bytes=height, reason="no blocks")
     if len(blocks) > GREEDY_BLOCKS:
         offsets = _divided(blocks, walls)
         reason = f"{len(blocks)} blocks, divided in time"
     else:
         offsets, reason = _best_order(blocks, walls, bound, ROUND_BLOCKS // len(blocks) if rounds is None else rounds)
-    height = max([int((offsets + blocks.sizes).max()), *(top for _, top in walls)])
+    height = max(int((offsets + blocks.sizes).max()), highest)
     return Packing(offsets=offsets, height_bytes=height, lower_bound_bytes=bound, reason=reason)
 
 
-def check_packing(lifetimes: Lifetimes, offsets: Ints, obstacles: Sequence[tuple[int, int]] = ()) -> None:
+def check_packing(lifetimes: Lifetimes, offsets: Ints, obstacles: Sequence[Obstacle] = ()) -> None:
     """Proves that no two blocks overlap, by a sweep over time that shares nothing with the packer.
 
     Raises:
@@ -100,8 +113,7 @@ def check_packing(lifetimes: Lifetimes, offsets: Ints, obstacles: Sequence[tuple
         changes += [(int(lifetimes.starts[row]), 1, row), (int(lifetimes.ends[row]), 0, row)]
         if lifetimes.wrapped_ends[row] > 0:
             changes += [(0, 1, row), (int(lifetimes.wrapped_ends[row]), 0, row)]
-    live = [(low, low + size, -1 - number) for number, (low, size) in enumerate(obstacles) if size > 0]
-    live.sort()
+    live = sorted((low, low + size, -1 - number) for number, (low, size) in enumerate(obstacles) if size > 0)
     for (_, top, first), (low, _, second) in zip(live, live[1:], strict=False):
         if low < top:
             raise PackingWrong(f"obstacles {-1 - first} and {-1 - second} overlap at byte {low}")
@@ -122,12 +134,12 @@ def check_packing(lifetimes: Lifetimes, offsets: Ints, obstacles: Sequence[tuple
 class _Board:
     """Blocks placed so far; finds the tightest gap for one more."""
 
-    def __init__(self, capacity: int, walls: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, capacity: int, walls: Sequence[Obstacle] = ()) -> None:
         # Rows with columns start, end, offset, top; a block with two intervals has two rows.
         self._rows = np.empty((4, 2 * capacity + len(walls)), dtype=np.int64)
         self._count = len(walls)
-        for column, (low, top) in enumerate(walls):
-            self._rows[:, column] = (-1, NEVER, low, top)
+        for column, (low, size) in enumerate(walls):
+            self._rows[:, column] = (-1, NEVER, low, low + size)
 
     def place(self, size: int, start: int, end: int, wrapped_end: int) -> int:
         """Puts a block into the tightest free gap of its life, or above all; returns the offset."""
@@ -163,7 +175,7 @@ def _tightest(offsets: Ints, tops: Ints, size: int) -> int:
     return int(covered[best - 1]) if best else 0
 
 
-def _place_all(blocks: Lifetimes, order: Ints, walls: Sequence[tuple[int, int]]) -> Ints:
+def _place_all(blocks: Lifetimes, order: Ints, walls: Sequence[Obstacle]) -> Ints:
     board = _Board(len(blocks), walls)
     offsets = np.zeros(len(blocks), dtype=np.int64)
     columns = [column[order].tolist() for column in (blocks.sizes, blocks.starts, blocks.ends, blocks.wrapped_ends)]
@@ -199,7 +211,7 @@ ORDERS: tuple[tuple[str, Callable[[Lifetimes], Ints]], ...] = (
 """Orders of placement, best on training steps first."""
 
 
-def _best_order(blocks: Lifetimes, walls: Sequence[tuple[int, int]], bound: int, rounds: int) -> tuple[Ints, str]:
+def _best_order(blocks: Lifetimes, walls: Sequence[Obstacle], bound: int, rounds: int) -> tuple[Ints, str]:
     best: tuple[int, Ints, Ints, str] | None = None
     for name, ordering in ORDERS:
         order = ordering(blocks)
@@ -211,16 +223,17 @@ def _best_order(blocks: Lifetimes, walls: Sequence[tuple[int, int]], bound: int,
             break
     assert best is not None
     height, offsets, order, name = best
-    moved = 0
+    moved = idle = 0
     tried, tried_offsets = order, offsets
     for _ in range(rounds):
-        if height <= bound * CLOSE_ENOUGH_RATIO:
+        if height <= bound * CLOSE_ENOUGH_RATIO or idle == PATIENCE:
             break
         tried = _top_forward(blocks, tried, tried_offsets)
         tried_offsets = _place_all(blocks, tried, walls)
         tried_height = int((tried_offsets + blocks.sizes).max())
+        idle += 1
         if tried_height < height:
-            height, offsets, moved = tried_height, tried_offsets, moved + 1
+            height, offsets, moved, idle = tried_height, tried_offsets, moved + 1, 0
     improved = f", improved {moved} times" if moved else ""
     return offsets, f"tightest gap, {name}{improved}"
 
@@ -234,7 +247,7 @@ def _top_forward(blocks: Lifetimes, order: Ints, offsets: Ints) -> Ints:
     return order[np.argsort(keys, kind="stable")]
 
 
-def _divided(blocks: Lifetimes, walls: Sequence[tuple[int, int]]) -> Ints:
+def _divided(blocks: Lifetimes, walls: Sequence[Obstacle]) -> Ints:
     """Packs many blocks: at a moment when few live, those few are placed first, then both sides by themselves."""
     offsets = np.zeros(len(blocks), dtype=np.int64)
     _divide(blocks, np.arange(len(blocks), dtype=np.int64), np.empty(0, dtype=np.int64), offsets, walls)
@@ -242,10 +255,10 @@ def _divided(blocks: Lifetimes, walls: Sequence[tuple[int, int]]) -> Ints:
 
 
 def _divide(
-    blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, walls: Sequence[tuple[int, int]], depth: int = 0
+    blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, walls: Sequence[Obstacle], depth: int = 0
 ) -> None:
     """Places ``rows`` beside the rows in ``placed``, whose offsets are known."""
-    if len(rows) <= GREEDY_BLOCKS or depth > 40:
+    if len(rows) <= _most_greedy(blocks) or depth > 40:
         _place_rows(blocks, rows, placed, offsets, walls)
         return
     cut = _quiet_moment(blocks, rows)
@@ -267,10 +280,11 @@ def _quiet_moment(blocks: Lifetimes, rows: Ints) -> int:
     return int(middle[int(live.argmin())])
 
 
-def _place_rows(blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, walls: Sequence[tuple[int, int]]) -> None:
+def _place_rows(blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, walls: Sequence[Obstacle]) -> None:
     """Places the largest of ``rows`` greedily, then the many small ones in one sweep above everything they meet."""
     order = rows[np.lexsort((blocks.starts[rows], -blocks.sizes[rows]))]
-    large, small = order[:GREEDY_BLOCKS], order[GREEDY_BLOCKS:]
+    most = _most_greedy(blocks)
+    large, small = order[:most], order[most:]
     board = _Board(len(placed) + len(large), walls)
     columns = (blocks.sizes, blocks.starts, blocks.ends, blocks.wrapped_ends)
     for row, *block in zip(placed.tolist(), *(column[placed].tolist() for column in columns), strict=True):
@@ -280,8 +294,13 @@ def _place_rows(blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, wall
     if len(small) == 0:
         return
     known = np.concatenate([placed, large])
-    floor = max([int((offsets[known] + blocks.sizes[known]).max(initial=0)), *(top for _, top in walls)])
+    highest = max((low + size for low, size in walls), default=0)
+    floor = max(int((offsets[known] + blocks.sizes[known]).max(initial=0)), highest)
     offsets[small] = floor + sweep(blocks.select(small))
+
+
+def _most_greedy(blocks: Lifetimes) -> int:
+    return GREEDY_BLOCKS if len(blocks) < MANY_BLOCKS else GREEDY_BLOCKS // FEWER
 
 
 def sweep(blocks: Lifetimes) -> Ints:

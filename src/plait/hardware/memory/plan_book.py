@@ -8,6 +8,9 @@ from plait.hardware.memory.steps import StepPlan, StepRecord, follow
 LOOK_AHEAD = 64
 """How many allocations a step may leave out at once before its plan is lost."""
 
+COVER_RATIO = 4
+"""How much larger an entry of a plan may be to be taken for the same block in a larger step."""
+
 MISSED_ENOUGH_RATIO = 0.01
 """A plan that leaves more of its step's bytes to best fit than this is made anew."""
 
@@ -105,21 +108,27 @@ class PlanBook:
         return plan is not None and self._cursor < len(plan.sizes) and plan.sizes[self._cursor] == size
 
     def _least_above(self, size: int) -> StepPlan | None:
-        """Returns the plan of the smallest step that begins with at least this size, else of the largest step."""
-        return min(
-            self._plans.values(),
-            key=lambda plan: (plan.sizes[0] < size, plan.height_bytes if plan.sizes[0] >= size else -plan.height_bytes),
-            default=None,
-        )
+        """Returns the plan of the smallest step that begins with at least this size, else of the largest step.
+
+        Steps that came once, such as the very first with its parameters, stand back behind those that come again.
+        """
+
+        def order(plan: StepPlan) -> tuple[bool, bool, int]:
+            holds = plan.sizes[0] >= size
+            came_once = self._times_seen.get(plan.signature, 0) < 2
+            return not holds, came_once, plan.height_bytes if holds else -plan.height_bytes
+
+        return min(self._plans.values(), key=order, default=None)
 
     def _align(self, size: int) -> bool:
         """Moves the cursor to an entry that can serve ``size``; says whether there is one near.
 
-        The same size a little further on is taken for the same block, allocations before it having been left out.
+        A somewhat larger entry is taken for the same block in a larger step; the same size a little further on for the
+        same block, allocations before it having been left out.
         """
         plan = self._plan
         assert plan is not None
-        if self._agrees(size):
+        if self._cursor < len(plan.sizes) and size <= plan.sizes[self._cursor] <= COVER_RATIO * size:
             return True
         ahead = plan.sizes[self._cursor + 1 : self._cursor + LOOK_AHEAD]
         if size in ahead:

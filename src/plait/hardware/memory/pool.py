@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plait.errors import PlaitError
-from plait.hardware.memory.packing import ALIGNMENT_BYTES
+from plait.hardware.memory.packing import ALIGNMENT_BYTES, Obstacle
 from plait.hardware.memory.pages import Area, Backing
 from plait.hardware.memory.plan_book import PlanBook
-from plait.hardware.memory.steps import StepRecord, plan_step
+from plait.hardware.memory.steps import StepRecord, plan_step, records_of
 from plait.hardware.memory.trace import EventKind, MemoryTrace
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ class PoolSettings:
     alignment_bytes: int = ALIGNMENT_BYTES
     small_bytes: int = 1 * MIB
     stitches: bool = True
-    slack_ratio: float = 0.02
+    slack_ratio: float = 0.01
     capacity_bytes: int | None = None
     area_bytes: int = 1 << 42
     max_plans: int = 32
@@ -124,8 +124,7 @@ class MemoryPool:
         Raises:
             PoolExhausted: The pool would outgrow its capacity.
         """
-        alignment = self.settings.alignment_bytes
-        room = max(-(-size_bytes // alignment), 1) * alignment
+        room = self._room(size_bytes)
         area, offset, how = self._place(size_bytes, room, stream)
         self._areas[area].occupy(offset, room)
         try:
@@ -154,11 +153,7 @@ class MemoryPool:
             raise NotAllocated(f"no live block begins at address {address:#x}")
         self._areas[block.area].vacate(block.offset, block.room)
         self._live_bytes -= block.size
-        if block.record is self._record:
-            block.record.ends[block.position] = self._record.clock
-        elif block.step == self._step - 1:
-            block.record.wrapped_ends[block.position] = self._record.clock
-        self._record.clock += 1
+        block.record.freed(block.position, self._record, self._step - block.step)
 
     def end_step(self) -> str:
         """Marks the end of a training step and plans where that is worth it; returns what was done, and why."""
@@ -177,7 +172,7 @@ class MemoryPool:
     def _consider(self, record: StepRecord) -> str:
         """Plans a step whose frees are all known by now, if that is worth it."""
         lifetimes, _ = record.lifetimes()
-        stays: dict[int, list[tuple[int, int]]] = {}
+        stays: dict[int, list[Obstacle]] = {}
         for block in self._live.values():
             if block.step < self._step:
                 stays.setdefault(block.area, []).append((block.offset, block.room))
@@ -185,8 +180,7 @@ class MemoryPool:
         wanted, why = self._book.why_plan(record, lifetimes.peak_bytes() + staying)
         if not wanted:
             return f"step {self._step - 1} is not planned: {why}"
-        page_bytes = self.settings.page_bytes if self.settings.stitches else None
-        plan = plan_step(record, self._area, stays, self.settings.alignment_bytes, page_bytes)
+        plan = plan_step(record, self._area_for, stays, self.settings.alignment_bytes)
         self._book.add(plan)
         self._tally["plans"] += 1
         return f"step {self._step - 1} is planned, for {why}: {plan.reason}"
@@ -196,16 +190,27 @@ class MemoryPool:
         place = self._book.next_place(size, stream)
         if place is not None and self._areas[place.area].is_free(place.offset, room):
             return place.area, place.offset, "planned" if place.exact else "covered"
-        area = self._area(size, stream)
+        area = self._area_for(size, stream)
         offset = self._areas[area].find(room)
         if offset is None:
             raise PoolExhausted(f"no range of {room} bytes is free among {self.settings.area_bytes} addresses")
         return area, offset, "fallback"
 
-    def _area(self, size: int, stream: int) -> int:
+    def _room(self, size: int) -> int:
+        alignment = self.settings.alignment_bytes
+        return max(-(-size // alignment), 1) * alignment
+
+    def _within_slack(self) -> int:
+        """Returns how many pages may be created beyond what is needed."""
+        most_bytes = int((1 + self.settings.slack_ratio) * self._peak_live_bytes)
+        return max(most_bytes // self.settings.page_bytes - self._owned_pages, 0)
+
+    def _area_for(self, size: int, stream: int) -> int:
+        return self._area(stream, size < self.settings.small_bytes)
+
+    def _area(self, stream: int, is_small: bool) -> int:
         settings = self.settings
-        key = (stream, size < settings.small_bytes)
-        number = self._area_of.setdefault(key, len(self._areas))
+        number = self._area_of.setdefault((stream, is_small), len(self._areas))
         if number == len(self._areas):
             self._areas.append(Area(number * settings.area_bytes, settings.page_bytes, settings.area_bytes))
         return number
@@ -218,12 +223,9 @@ class MemoryPool:
         if not pages:
             return
         short = len(pages) - self._spare_pages
-        if short > 0 and planned:
-            slack_bytes = int((1 + self.settings.slack_ratio) * self._peak_live_bytes)
-            allowed = slack_bytes // self.settings.page_bytes - self._owned_pages
-            if 0 < short <= allowed:
-                self._create(short)
-                short = 0
+        if planned and 0 < short <= self._within_slack():
+            self._create(short)
+            short = 0
         if short > 0 and self.settings.stitches:
             short -= self._take_idle(number, short)
         if short > 0:
@@ -266,6 +268,21 @@ class MemoryPool:
         self._peak_owned_pages = max(self._peak_owned_pages, owned)
         self._spare_pages += num_pages
         self._tally["created"] += num_pages
+
+    def learn(self, trace: MemoryTrace) -> str:
+        """Plans from a recorded trace before anything is served: from a rehearsal on fake tensors, or an earlier run.
+
+        What stays from step to step is expected at the lowest addresses. Returns what was planned.
+        """
+        steps = {record.signature: (record, stays) for record, stays in records_of(trace)}
+        for record, stays in list(steps.values())[-self.settings.max_plans :]:
+            bytes_of: Counter[int] = Counter()
+            for size, stream in stays:
+                bytes_of[self._area_for(size, stream)] += self._room(size)
+            walls = {area: [(0, size)] for area, size in bytes_of.items()}
+            self._book.add(plan_step(record, self._area_for, walls, self.settings.alignment_bytes))
+            self._tally["plans"] += 1
+        return f"{len(self._book)} plans from {trace.num_steps} recorded steps"
 
     def trim(self) -> int:
         """Gives idle pages back to the device; returns the bytes."""

@@ -1,12 +1,13 @@
 """What a pool knows of the steps it saw: the allocations of each, and the plan made from them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from plait.hardware.memory.lifetimes import Lifetimes, make_lifetimes
-from plait.hardware.memory.packing import ALIGNMENT_BYTES, Packing, pack
+from plait.hardware.memory.packing import ALIGNMENT_BYTES, Obstacle, pack
+from plait.hardware.memory.trace import EventKind, MemoryTrace
 
 
 @dataclass(slots=True)
@@ -37,6 +38,14 @@ class StepRecord:
         self.signature = follow(self.signature, size, stream)
         return len(self.sizes) - 1
 
+    def freed(self, position: int, present: "StepRecord", steps_later: int) -> None:
+        """Notes a free that happens in ``present``, which is this step or a later one."""
+        if steps_later == 0:
+            self.ends[position] = present.clock
+        elif steps_later == 1:
+            self.wrapped_ends[position] = present.clock
+        present.clock += 1
+
     def lifetimes(self) -> tuple[Lifetimes, list[int]]:
         """Returns the lifetimes of the blocks that were freed within this step or the next, and their positions."""
         positions = [
@@ -59,6 +68,31 @@ class StepRecord:
             ),
             positions,
         )
+
+
+def records_of(trace: MemoryTrace) -> list[tuple[StepRecord, list[tuple[int, int]]]]:
+    """Returns the steps of a trace, each with the (size, stream) of the blocks that outlive the step after it.
+
+    The last step is left out: when its last blocks are freed is not known.
+    """
+    found: list[tuple[StepRecord, list[tuple[int, int]]]] = []
+    records = [StepRecord()]
+    live: dict[int, tuple[int, int, int, int]] = {}
+    for event in trace:
+        record, step = records[-1], len(records) - 1
+        if event.kind is EventKind.STEP:
+            if step > 0:
+                stays = [(size, stream) for born, _, size, stream in live.values() if born < step]
+                found.append((records[step - 1], stays))
+            records.append(StepRecord())
+        elif event.size_bytes == 0:
+            continue
+        elif event.kind is EventKind.ALLOCATE:
+            live[event.block] = (step, record.add(event.size_bytes, event.stream), event.size_bytes, event.stream)
+        else:
+            born, position, _, _ = live.pop(event.block)
+            records[born].freed(position, record, step - born)
+    return found
 
 
 def follow(signature: int, size: int, stream: int) -> int:
@@ -92,18 +126,16 @@ class StepPlan:
 def plan_step(
     record: StepRecord,
     area_of: Callable[[int, int], int],
-    obstacles: Mapping[int, Sequence[tuple[int, int]]],
+    obstacles: Mapping[int, Sequence[Obstacle]],
     alignment_bytes: int = ALIGNMENT_BYTES,
-    page_bytes: int | None = None,
 ) -> StepPlan:
     """Packs the blocks of a step, each area by itself.
 
     Args:
         record: A step whose frees are known, those of the next step included.
         area_of: Gives the area for a size and a stream.
-        obstacles: Of each area, offset and size of the blocks that stay.
+        obstacles: Of each area, the ranges of blocks that stay.
         alignment_bytes: Every offset is a multiple of it.
-        page_bytes: Size of a page where pages can be moved, so that addresses are free; else ``None``.
     """
     lifetimes, positions = record.lifetimes()
     areas, offsets = [-1] * len(record.sizes), [0] * len(record.sizes)
@@ -114,9 +146,9 @@ def plan_step(
     height, reasons = 0, []
     for area, rows in sorted(rows_of.items()):
         part = lifetimes.select(np.array(rows, dtype=np.int64))
-        packing, base = _around_or_above(part, obstacles.get(area, ()), alignment_bytes, page_bytes)
+        packing = pack(part, obstacles=obstacles.get(area, ()), alignment_bytes=alignment_bytes)
         for row, offset in zip(rows, packing.offsets.tolist(), strict=True):
-            offsets[positions[row]] = base + offset
+            offsets[positions[row]] = offset
         height += packing.height_bytes
         excess = packing.height_bytes / packing.lower_bound_bytes - 1 if packing.lower_bound_bytes else 0.0
         reasons.append(f"{len(rows)} blocks within {excess:.1%} of the least possible ({packing.reason})")
@@ -134,18 +166,3 @@ def plan_step(
         reason="; ".join(reasons),
     )
 
-
-def _around_or_above(
-    blocks: Lifetimes, walls: Sequence[tuple[int, int]], alignment_bytes: int, page_bytes: int | None
-) -> tuple[Packing, int]:
-    """Packs around the blocks that stay or, where addresses cost nothing, above them, if that takes fewer pages."""
-    around = pack(blocks, obstacles=walls, alignment_bytes=alignment_bytes)
-    if page_bytes is None or not walls or around.height_bytes <= around.lower_bound_bytes + page_bytes:
-        return around, 0
-    held = {page for low, size in walls for page in range(low // page_bytes, -(-(low + size) // page_bytes))}
-    above = pack(blocks, alignment_bytes=alignment_bytes)
-    pages = -(-above.height_bytes // page_bytes) + len(held)
-    if pages * page_bytes >= around.height_bytes:
-        return around, 0
-    base = (max(held) + 1) * page_bytes
-    return replace(above, height_bytes=pages * page_bytes, lower_bound_bytes=around.lower_bound_bytes), base

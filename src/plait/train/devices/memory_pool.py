@@ -31,6 +31,7 @@ from plait.words import did_you_mean
 
 HOST_PAGE_BYTES = mmap.PAGESIZE * 16
 HOST_AREA_BYTES = 1 << 36
+LEAST_AREA_BYTES = 1 << 28
 
 
 class MemoryUnsupported(PlaitError):
@@ -92,19 +93,20 @@ def memory_abilities(device_type: str, module: Any = None) -> MemoryAbilities:
         "snapshot": ("memory._snapshot",),
         "pinned_host": ("cudart",),
     }
-    missing = {
-        ability: f"torch.{device_type} has no {name}"
+    missing = [
+        (ability, f"torch.{device_type} has no {name}")
         for ability, names in wanted.items()
         for name in names
         if _reach(module, name) is None
-    }
+    ]
     if module is None or not module.is_available():
-        missing |= {ability: f"no {device_type} device is available" for ability in wanted}
+        missing += [(ability, f"no {device_type} device is available") for ability in wanted]
+    lacking = {ability for ability, _ in missing}
     return MemoryAbilities(
         device_type=device_type,
-        **{ability: ability not in missing for ability in wanted},
+        **{ability: ability not in lacking for ability in wanted},
         planned=False,
-        missing=(*sorted(set(missing.values())), "plans serve arenas only; other tensors are PyTorch's allocator's"),
+        missing=(*dict.fromkeys(why for _, why in missing), "plans serve arenas only; other tensors are PyTorch's allocator's"),
     )
 
 
@@ -116,6 +118,7 @@ class AnonymousMemory:
     """
 
     def __init__(self, num_bytes: int, page_bytes: int) -> None:
+        """Sets addresses aside; ``OSError`` where the system allows no range as long."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         self.memory = mmap.mmap(-1, num_bytes, flags=flags)
         self._page_bytes = page_bytes
@@ -158,15 +161,15 @@ class HostArena:
             # Pinned pages must stay where they are, so there is one area, and it is no larger than the memory.
             area_bytes = capacity_bytes // HOST_PAGE_BYTES * HOST_PAGE_BYTES
             settings = replace(settings, stitches=False, small_bytes=0, area_bytes=area_bytes)
-        num_bytes = (1 if register is not None else 2) * settings.area_bytes
-        self._backing = AnonymousMemory(num_bytes, settings.page_bytes)
+        num_areas = 1 if register is not None else 2
+        self._backing, settings = _set_aside(settings, num_areas)
         self._view = memoryview(self._backing.memory)
         self._pool = MemoryPool(replace(settings, capacity_bytes=capacity_bytes), self._backing)
         self._dead: deque[int] = deque()
         self._lock = threading.Lock()
         if register is not None:
             whole = torch.frombuffer(self._view, dtype=torch.uint8)
-            register(whole.data_ptr(), num_bytes)
+            register(whole.data_ptr(), settings.area_bytes)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Returns an uninitialised tensor of this shape.
@@ -207,6 +210,20 @@ class HostArena:
     def _bury(self) -> None:
         while self._dead:
             self._pool.free(self._dead.popleft())
+
+
+def _set_aside(settings: PoolSettings, num_areas: int) -> tuple[AnonymousMemory, PoolSettings]:
+    """Takes the longest range of addresses, up to the one wanted, that the system's overcommit rules allow."""
+    area_bytes = settings.area_bytes
+    while True:
+        try:
+            memory = AnonymousMemory(num_areas * area_bytes, settings.page_bytes)
+        except OSError as problem:
+            if area_bytes < 2 * LEAST_AREA_BYTES:
+                raise MemoryUnsupported(f"no range of {num_areas * area_bytes} bytes can be mapped") from problem
+            area_bytes //= 2
+        else:
+            return memory, replace(settings, area_bytes=area_bytes)
 
 
 class DeviceArena:
