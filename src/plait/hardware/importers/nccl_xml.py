@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from plait.hardware.cpusets import cpus_of_mask
 from plait.hardware.importers.hostlist import is_name
 from plait.hardware.importers.importer import UnreadableDump
+from plait.hardware.importers.nccl_elements import different, number_of, with_gpu, with_net
 from plait.hardware.importers.nccl_graph import GPU_TAGS, NAME, ROOT_KEY, read_graphs, whole
 from plait.hardware.importers.nccl_links import UNKNOWN_PEER, unsure_links, without_strays
 from plait.hardware.importers.safe_xml import Element, first_tag, read_xml
@@ -192,22 +193,22 @@ class _Reader:
 
     def _pci(self, element: Element, place: _Place) -> None:
         gpus = self._gpus(element)
-        nets = _different([n for e in element.children if e.tag == "nic" for n in e.all("net")] + element.all("net"))
+        nets = different([n for e in element.children if e.tag == "nic" for n in e.all("net")] + element.all("net"))
         component = self._pci_function(element, place, has_gpu=bool(gpus))
         if component is None:
             self._children([e for e in element.children if e.tag == "pci"], place)
             return
         if len(gpus) == 1:
-            component = _with_gpu(component, gpus[0])
+            component = with_gpu(component, gpus[0])
         if len(nets) == 1:
-            component = _with_net(component, nets[0])
+            component = with_net(component, nets[0])
         key = self._add(component)
         if key is not None:
             self._inside(key, element, gpus, nets, replace(place, parent=key))
 
     def _gpus(self, element: Element) -> list[Element]:
         """Returns the one ``gpu`` of a ``pci`` element; several, or one in a bridge or NIC, were moved there."""
-        gpus = _different([e for e in element.children if e.tag in GPU_TAGS])
+        gpus = different([e for e in element.children if e.tag in GPU_TAGS])
         code = class_code(element.attributes.get("class", ""))
         if len(gpus) > 1 or (gpus and code is not None and code >> 8 in {0x02, 0x06}):
             self.unread.append(f"{self.origin}:{gpus[0].line}: <{gpus[0].tag}> where none belongs")
@@ -269,7 +270,7 @@ class _Reader:
         if number is None:
             self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> {element.attributes.get('dev')!r}")
             return
-        key = self._add(_with_gpu(_bare(f"{place.host}{element.tag}{number}", "gpu", place), element))
+        key = self._add(with_gpu(_bare(f"{place.host}{element.tag}{number}", "gpu", place), element))
         self._pending += [(key, place.host, e) for e in element.children if key is not None]
 
     def _lone_net(self, element: Element, place: _Place) -> str | None:
@@ -277,7 +278,7 @@ class _Reader:
         if not is_name(name):
             self.unread.append(f"{self.origin}:{element.line}: a network named {name[:40]!r}")
             return None
-        return self._add(_with_net(_bare(place.host + name, "nic", place), element))
+        return self._add(with_net(_bare(place.host + name, "nic", place), element))
 
     def _link(self, source: str, host: str, element: Element) -> None:
         kind = LINK_TAGS.get(element.tag)
@@ -318,7 +319,7 @@ class _Reader:
         place: str | None = source
         while place is not None and self.components[place].kind != "numa":
             place = self.components[place].parent
-        rate = _number(attributes.get("bw", ""))
+        rate = number_of(attributes.get("bw", ""))
         known = rate is not None and rate > 0
         value = Value(rate * 1e6 * count if known and rate is not None else None, Source.CLI, self.origin)
         self.links.append(
@@ -354,55 +355,6 @@ class _Reader:
             self.warnings.append("links name the device itself as their target: they exist, their far ends are unknown")
 
 
-def _different(elements: list[Element]) -> list[Element]:
-    """Returns the elements without those that repeat an earlier one: a line pasted twice is no second device."""
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-    found = []
-    for element in elements:
-        said = (element.tag, tuple(element.attributes.items()))
-        if said not in seen:
-            found.append(element)
-        seen.add(said)
-    return found
-
-
 def _bare(key: str, kind: ComponentKind, place: _Place) -> Component:
     name = key.rpartition("/")[2]
     return Component(key=key, name=name, kind=kind, parent=place.parent, locality=place.locality)
-
-
-def _with_gpu(component: Component, element: Element) -> Component:
-    attributes = element.attributes
-    extra = {**component.extra, "gpu.tag": element.tag, **_prefixed("gpu", attributes)}
-    # Only RCCL writes the instruction set of AMD's GPUs.
-    vendor = component.vendor or ("amd" if "gcn" in attributes else None)
-    return replace(component, vendor=vendor, index=whole(attributes.get("dev", "")), extra=extra)
-
-
-def _with_net(component: Component, element: Element) -> Component:
-    attributes = element.attributes
-    speed = _number(attributes.get("speed", ""))
-    rate = speed * 1e6 / 8 if speed is not None and speed > 0 else None
-    detail = "net speed in Mb/s" if rate is not None else f"net speed is {attributes.get('speed')!r}"
-    kind: ComponentKind = component.kind if component.kind in {"gpu", "npu"} else "nic"
-    name = attributes.get("name", "")
-    return replace(
-        component,
-        kind=kind,
-        name=name if is_name(name) else component.name,
-        index=component.index if kind != "nic" else whole(attributes.get("dev", "")),
-        rate_bytes_per_s=Value(rate, Source.CLI, detail),
-        extra={**component.extra, "net.tag": element.tag, **_prefixed("net", attributes)},
-    )
-
-
-def _prefixed(prefix: str, attributes: Mapping[str, str]) -> dict[str, str]:
-    return {f"{prefix}.{name}": value for name, value in attributes.items()}
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if abs(value) < 1e12 else None
