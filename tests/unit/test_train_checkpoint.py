@@ -1,9 +1,10 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from plait.train.checkpoint.background import BackgroundCheckpointer, copied
 from plait.train.checkpoint.checkpointer import (
     CheckpointDamaged,
     Checkpointer,
     CheckpointUnsupported,
-    LoadedCheckpoint,
     directory_of,
 )
-from plait.train.checkpoint.files import FileCheckpointer
+from plait.train.checkpoint.repository import CheckpointFenced
+from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
 from plait.train.checkpoint.tree import bytes_of, described, raw_bytes, rebuilt
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool]
@@ -90,23 +90,44 @@ def test_any_state_comes_back_as_it_was(state: Any) -> None:
     assert same(rebuilt(json.loads(json.dumps(form)), read), state)
 
 
-@given(states)
-@settings(max_examples=25, deadline=None)
-def test_any_state_comes_back_from_files(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
-    checkpointer = FileCheckpointer(str(tmp_path_factory.mktemp("checkpoints")))
-    checkpointer.save(state, 3)
-    loaded = checkpointer.load()
-    assert loaded is not None
-    assert loaded.step == 3
-    assert same(loaded.state, state)
-
-
 def test_special_floats_come_back() -> None:
     form, _ = described([float("inf"), float("-inf"), float("nan"), -0.0, 5e-324, 0.1])
     back = rebuilt(json.loads(json.dumps(form, allow_nan=False)), lambda n: torch.empty(n, dtype=torch.uint8))
     assert [value.hex() if value == value else "nan" for value in back] == [  # noqa: PLR0124 - nan
         "inf", "-inf", "nan", "-0x0.0p+0", (5e-324).hex(), (0.1).hex(),
     ]  # fmt: skip
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., SnapshotCheckpointer]]:
+    made: list[SnapshotCheckpointer] = []
+
+    def make(place: object, keep: int = 3) -> SnapshotCheckpointer:
+        made.append(SnapshotCheckpointer(SnapshotSettings(url=str(place), keep=keep)))
+        return made[-1]
+
+    yield make
+    for checkpointer in made:
+        checkpointer.close()
+
+
+def commits(place: Path) -> list[Path]:
+    return sorted((place / "commits").iterdir())
+
+
+@given(states)
+@settings(max_examples=60, deadline=None)
+def test_any_state_comes_back_from_shared_memory(state: Any) -> None:
+    from plait.train.checkpoint.arena import Arena
+    from plait.train.checkpoint.restore import snapshot_state
+
+    arena = Arena(state)
+    assert arena.snapshot(state, step=3, generation=2) is not None
+    found = snapshot_state(arena.segment)
+    assert found is not None
+    assert found[:2] == (2, 3)
+    assert same(found[2], state)
+    arena.close()
 
 
 def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -120,12 +141,12 @@ def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def test_model_and_optimizer_go_on_bit_for_bit(tmp_path: Path) -> None:
+def test_model_and_optimizer_go_on_bit_for_bit(tmp_path: Path, opened: Callable[..., SnapshotCheckpointer]) -> None:
     model, optimizer = trained()
-    checkpointer: Checkpointer = FileCheckpointer(f"file://{tmp_path}/a%20b")
+    checkpointer: Checkpointer = opened(f"file://{tmp_path}/a%20b")
     checkpointer.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, 7)
-    assert (tmp_path / "a b").is_dir()
     loaded = checkpointer.load()
+    assert (tmp_path / "a b").is_dir()
     assert loaded is not None
     other, other_optimizer = trained()
     with torch.no_grad():
@@ -140,20 +161,28 @@ def test_model_and_optimizer_go_on_bit_for_bit(tmp_path: Path) -> None:
     assert same(dict(model.state_dict()), dict(other.state_dict()))
 
 
-def test_the_last_ones_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
-    checkpointer = FileCheckpointer(str(tmp_path), keep=2)
+def test_the_last_ones_are_kept_and_the_newest_is_found(
+    tmp_path: Path, opened: Callable[..., SnapshotCheckpointer]
+) -> None:
+    checkpointer = opened(tmp_path, keep=2)
     assert checkpointer.latest() is None
     assert checkpointer.load() is None
+    x = torch.arange(6.0).reshape(2, 3).t()
     for step in (5, 10, 1_000_000_000_000):
-        checkpointer.save({"step": step}, step)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000000000010", "step-1000000000000"]
-    assert checkpointer.latest() == 1_000_000_000_000
-    assert checkpointer.load(10) == LoadedCheckpoint(10, {"step": 10})
+        checkpointer.save({"x": x, "step": step}, step)
+        x.add_(1)  # what training does next is not in the checkpoint
+    checkpointer.wait()
+    assert checkpointer.durable_step == 1_000_000_000_000
+    assert [path.name[-18:-5] for path in commits(tmp_path)][-1] == "1000000000000"
+    assert len(commits(tmp_path)) == len(list((tmp_path / "data").iterdir())) == 2
+    loaded = checkpointer.load(10)
+    assert loaded is not None
+    assert loaded.state["x"].tolist() == [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
 
 
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[len(data) // 2] ^= 0x10
     path.write_bytes(data)
 
 
@@ -165,43 +194,54 @@ def lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-@pytest.mark.parametrize("name", ["data.bin", "tree.json", "manifest.json"])
 @pytest.mark.parametrize("damage", [flip, cut, lengthen, Path.unlink])
+@pytest.mark.parametrize("suffix", ["safetensors", "json", "commit"])
 def test_damage_is_found_and_the_one_before_is_taken(
-    tmp_path: Path, name: str, damage: Callable[[Path], object]
+    tmp_path: Path, opened: Callable[..., SnapshotCheckpointer], suffix: str, damage: Callable[[Path], object]
 ) -> None:
-    checkpointer = FileCheckpointer(str(tmp_path))
+    checkpointer = opened(tmp_path)
     for step in (1, 2):
         checkpointer.save({"x": torch.full((9,), step), "step": step}, step)
-    if name == "manifest.json" and damage is lengthen:
-        damage = flip
-    damage(tmp_path / "step-000000000002" / name)
+    checkpointer.wait()
+    checkpointer.close()
+    newest = commits(tmp_path)[-1]
+    damaged = newest if suffix == "commit" else next((tmp_path / "data").glob(f"*2-*/*.{suffix}"))
+    damage(damaged)
     loaded = checkpointer.load()
     assert loaded is not None
     assert loaded.step == 1
-    assert len(loaded.skipped) == 1
-    assert "step-000000000002 is damaged" in loaded.skipped[0]
-    with pytest.raises(CheckpointDamaged, match="step-000000000002 is damaged"):
+    assert loaded.state["x"].tolist() == [1] * 9
+    if not (suffix == "commit" and damage is Path.unlink):  # without its commit there is no checkpoint to tell of
+        assert newest.name in loaded.skipped[0]
+    with pytest.raises(CheckpointDamaged):
         checkpointer.load(2)
-    checkpointer.save({"x": torch.zeros(9), "step": 2}, 2)
-    assert checkpointer.load(2) is not None
 
 
-def test_a_run_does_not_start_over_when_all_are_damaged(tmp_path: Path) -> None:
-    checkpointer = FileCheckpointer(str(tmp_path))
+def test_a_run_does_not_start_over_when_all_are_damaged(
+    tmp_path: Path, opened: Callable[..., SnapshotCheckpointer]
+) -> None:
+    checkpointer = opened(tmp_path)
     checkpointer.save({"x": torch.ones(3)}, 1)
-    cut(tmp_path / "step-000000000001" / "data.bin")
+    checkpointer.close()
+    cut(next((tmp_path / "data").glob("*/*.safetensors")))
     assert checkpointer.latest() is None
-    with pytest.raises(CheckpointDamaged, match=r"data\.bin has 63 bytes instead of 64"):
+    with pytest.raises(CheckpointDamaged, match="bytes instead of"):
         checkpointer.load()
 
 
-def test_saving_a_good_step_again_changes_nothing(tmp_path: Path) -> None:
-    checkpointer = FileCheckpointer(str(tmp_path))
-    checkpointer.save({"x": 1}, 1)
-    before = (tmp_path / "step-000000000001" / "manifest.json").stat().st_ino
-    checkpointer.save({"x": 1}, 1)
-    assert (tmp_path / "step-000000000001" / "manifest.json").stat().st_ino == before
+def test_a_run_that_was_taken_over_from_is_told(tmp_path: Path, opened: Callable[..., SnapshotCheckpointer]) -> None:
+    first, second = opened(tmp_path), opened(f"file://{tmp_path}")
+    first.save({"x": torch.ones(3)}, 1)
+    first.wait()
+    assert second.load() is not None
+    second.save({"x": torch.zeros(3)}, 2)
+    second.wait()
+    first.save({"x": torch.ones(3)}, 9)
+    with pytest.raises(CheckpointFenced, match="another run has taken over"):
+        first.wait()
+    loaded = second.load()
+    assert loaded is not None
+    assert loaded.step == 2
 
 
 @pytest.mark.parametrize(
@@ -213,125 +253,75 @@ def test_saving_a_good_step_again_changes_nothing(tmp_path: Path) -> None:
         ([torch.empty(2, device="meta")], r"state\[0\] is a sparse, quantised or meta tensor"),
     ],
 )
-def test_what_cannot_be_held_is_refused_with_its_place(tmp_path: Path, state: Any, message: str) -> None:
+def test_what_cannot_be_held_is_refused_with_its_place(
+    tmp_path: Path, opened: Callable[..., SnapshotCheckpointer], state: Any, message: str
+) -> None:
     with pytest.raises(CheckpointUnsupported, match=message):
-        FileCheckpointer(str(tmp_path / "new")).save(state, 1)
+        opened(tmp_path / "new").save(state, 1)
     assert not (tmp_path / "new").exists()
 
 
-def test_urls() -> None:
+def test_urls(opened: Callable[..., SnapshotCheckpointer]) -> None:
     assert directory_of("file:///a/b%20c") == "/a/b c"
     assert directory_of("runs/x") == "runs/x"
-    for url in ("s3://bucket/x", "file://other-host/x"):
-        with pytest.raises(CheckpointUnsupported, match=r"checkpoint\.url is"):
-            directory_of(url)
-    with pytest.raises(ValueError, match="keep is 0"):
-        FileCheckpointer("x", keep=0)
+    with pytest.raises(CheckpointUnsupported, match=r"checkpoint\.url is"):
+        directory_of("file://other-host/x")
     with pytest.raises(ValueError, match="step of a checkpoint is -1"):
-        FileCheckpointer("x").save({}, -1)
+        opened("x").save({}, -1)
 
 
-CALLS = ("fsync", "rename", "mkdir", "open", "unlink", "rmdir")
-
-
-def _die_at(number: int) -> None:
-    """Kills this process at the given call of the file system, before the call happens."""
-    left = [number]
-
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
-    for name in CALLS:
-        setattr(os, name, counted(getattr(os, name)))
-    path_open = Path.open
-    Path.open = counted(path_open)  # type: ignore[method-assign]
-
-
-@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
-def test_killed_at_any_call_of_the_file_system_a_good_one_is_left(tmp_path: Path) -> None:
-    checkpointer = FileCheckpointer(str(tmp_path), keep=1)
-    checkpointer.save({"x": torch.full((100,), 1.0)}, 1)
-    newest, number, kills = 1, 0, 0
-    while True:
-        number += 1
-        child = os.fork()
-        if child == 0:  # the child must not come back into pytest, whatever happens
-            try:
-                _die_at(number)
-                checkpointer.save({"x": torch.full((100,), newest + 1.0)}, newest + 1)
-            finally:
-                os._exit(0)
-        _, status = os.waitpid(child, 0)
-        loaded = checkpointer.load()
-        assert loaded is not None
-        assert loaded.step in {newest, newest + 1}
-        assert not loaded.skipped
-        assert loaded.state["x"].tolist() == [float(loaded.step)] * 100
-        newest = loaded.step
-        if not os.WIFSIGNALED(status):
-            break
-        kills += 1
-    assert kills >= 10
-    checkpointer.save({"x": torch.full((100,), newest + 1.0)}, newest + 1)
-    assert [p.name for p in tmp_path.iterdir()] == [f"step-{newest + 1:012d}"]
-
-
-ENDLESS = """
+TRAINER = """
 import itertools, sys, torch
-from plait.train.checkpoint.files import FileCheckpointer
-c = FileCheckpointer(sys.argv[1], keep=2)
+from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
+c = SnapshotCheckpointer(SnapshotSettings(url=sys.argv[1], keep=2))
+c.load()
 for step in itertools.count(1):
-    c.save({"x": torch.full((200_000,), float(step))}, step)
+    state = {"x": torch.full((200_000,), float(step))}
+    c.snapshot(state, step)
+    if step % 4 == 1:
+        c.save(state, step)
+        c.wait()
     print(step, flush=True)
 """
 
 
-@pytest.mark.parametrize("told", [1, 4, 9])
-def test_a_killed_process_leaves_what_it_told_of(tmp_path: Path, told: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
+@pytest.mark.parametrize("told", [1, 4, 11])
+def test_the_last_snapshot_of_a_killed_trainer_is_made_durable(tmp_path: Path, told: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for _ in range(told):
             last = int(child.stdout.readline())
-        child.kill()
-    loaded = FileCheckpointer(str(tmp_path)).load()
+        child.send_signal(signal.SIGKILL)
+        child.stdout.read()
+    after = SnapshotCheckpointer(SnapshotSettings(url=str(tmp_path)))
+    loaded = after.load()  # from shared memory while the saver still holds it, from the disk afterwards
     assert loaded is not None
     assert loaded.step >= last
     assert loaded.state["x"].tolist() == [float(loaded.step)] * 200_000
 
 
-def test_saving_in_the_background_holds_what_the_state_was(tmp_path: Path) -> None:
-    background = BackgroundCheckpointer(FileCheckpointer(str(tmp_path)))
-    x = torch.arange(6.0).reshape(2, 3).t()
-    background.save({"x": x, "n": [1]}, 1)
-    x.zero_()
-    loaded = background.load()
-    assert loaded is not None
-    assert background.durable_step == 1
-    assert loaded.state["x"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
-    assert background.latest() == 1
-    background.close()
+def test_a_save_that_fails_does_not_end_the_run(
+    tmp_path: Path, opened: Callable[..., SnapshotCheckpointer], caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer = opened(tmp_path / "place")
+    checkpointer.save({"x": 1, "t": torch.ones(2)}, 1)
+    checkpointer.wait()
+    shutil.rmtree(tmp_path / "place")
+    (tmp_path / "place").write_text("in the way")
+    checkpointer.save({"x": 1, "t": torch.ones(2)}, 2)
+    checkpointer.wait()
+    assert "the run goes on" in caplog.text
+    assert checkpointer.durable_step == 1
 
 
-def test_a_failure_in_the_background_is_raised_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    background = BackgroundCheckpointer(FileCheckpointer(str(tmp_path / "file")))
-    background.save({"x": 1}, 1)
-    with pytest.raises(OSError, match="file"):
-        background.wait()
-    assert background.durable_step is None
-    background.close()
-
-
-def test_a_copy_is_contiguous_and_apart() -> None:
-    x = torch.ones(2, 3, requires_grad=True)
-    copy = copied({"a": [x.t()], "b": "text"})
-    assert copy["b"] == "text"
-    assert copy["a"][0].is_contiguous()
-    assert not copy["a"][0].requires_grad
-    assert copy["a"][0].data_ptr() != x.data_ptr()
+def test_a_killed_saver_is_replaced(tmp_path: Path, opened: Callable[..., SnapshotCheckpointer]) -> None:
+    checkpointer = opened(tmp_path)
+    checkpointer.save({"t": torch.ones(2)}, 1)
+    checkpointer.wait()
+    assert checkpointer.saver_pid is not None
+    os.kill(checkpointer.saver_pid, signal.SIGKILL)
+    for step in (2, 3):  # the first of them may find the dead one
+        checkpointer.save({"t": torch.ones(2)}, step)
+        checkpointer.wait()
+    assert checkpointer.durable_step == 3
+    assert [n.step for n in checkpointer.repository().names()] in ([3, 2, 1], [3, 1])

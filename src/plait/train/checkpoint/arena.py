@@ -277,6 +277,8 @@ class _Devices:
 
     def copy(self, targets: list[Tensor], sources: list[Tensor]) -> list[Any]:
         """Starts all copies; returns one event a bucket, none for what is over already."""
+        if not sources:
+            return []
         if not self._streams:
             with torch.no_grad():
                 torch._foreach_copy_(targets, sources)

@@ -5,6 +5,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -13,7 +14,7 @@ import xxhash
 
 from plait.errors import PlaitError
 from plait.train.checkpoint import commit as rules
-from plait.train.checkpoint.blocks import BlockHasher
+from plait.train.checkpoint.blocks import BlockHasher, BlockTable
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.commit import CommitName, Retention, SealName, Writer
 from plait.train.checkpoint.index import Index, decoded
@@ -212,14 +213,11 @@ class Repository:
         """
         assert index.blocks is not None
         table = index.blocks
+        wanted = list(batches(joined([table.around(first, end) for first, end in ranges if end > first])))
         total = 0
-        for batch in batches(joined([table.around(first, end) for first, end in ranges if end > first])):
-            for part, (first, end) in zip(self._ranges(receipt.data_key, batch), batch, strict=True):
-                if len(part) != end - first:
-                    raise CheckpointDamaged(f"{receipt.data_key} ends before byte {end}")
-                table.check(memoryview(part), first, receipt.data_key)
-                take(first, part)
-                total += end - first
+        with ThreadPoolExecutor(max_workers=1) as ahead:  # the next batch comes while this one is verified
+            for batch, parts in _one_ahead(ahead, wanted, lambda batch: self._ranges(receipt.data_key, batch)):
+                total += _checked(table, batch, parts, receipt.data_key, take)
         return total
 
     def _ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
@@ -473,6 +471,34 @@ class Repository:
         return self.again(lambda: self.store.abandon_uploads(prefix))
 
 
+Batch = list[tuple[int, int]]
+
+
+def _one_ahead(
+    executor: ThreadPoolExecutor, wanted: Sequence[Batch], fetch: Callable[[Batch], list[Buffer]]
+) -> Iterator[tuple[Batch, list[Buffer]]]:
+    """Yields batches with their bytes, fetching one batch ahead."""
+    coming = executor.submit(fetch, wanted[0]) if wanted else None
+    for number, batch in enumerate(wanted):
+        assert coming is not None
+        parts = coming.result()
+        if number + 1 < len(wanted):
+            coming = executor.submit(fetch, wanted[number + 1])
+        yield batch, parts
+
+
+def _checked(
+    table: BlockTable, batch: Batch, parts: list[Buffer], key: str, take: Callable[[int, Buffer], None]
+) -> int:
+    """Verifies a batch and hands it on; returns its bytes."""
+    for part, (first, end) in zip(parts, batch, strict=True):
+        if len(part) != end - first:
+            raise CheckpointDamaged(f"{key} ends before byte {end}")
+        table.check(memoryview(part), first, key)
+        take(first, part)
+    return sum(end - first for first, end in batch)
+
+
 def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the union of ranges, sorted, with those that touch made one."""
     found: list[tuple[int, int]] = []
@@ -485,7 +511,7 @@ def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 READ_BYTES = 8 * 2**20
-_BATCH_BYTES = 64 * 2**20
+_BATCH_BYTES = 32 * 2**20
 
 
 def batches(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:

@@ -124,6 +124,8 @@ class Saver:
                     message, descriptors = got
                     if message["kind"] == "bye":
                         is_over = True
+                        self._let_go(charge)
+                        send(connection, {"kind": "gone"})
                         break
                     charge = self._obey(connection, message, descriptors, charge)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -131,14 +133,17 @@ class Saver:
         finally:
             if charge is not None and not is_over:
                 self._persist_last(charge)
-            if charge is not None and is_over:
-                with self._lock:
-                    if self._charges.get(charge.key) is charge:
-                        del self._charges[charge.key]
-                charge.segment.close()
             with self._lock:
                 self._clients -= 1
                 self._idle_since_s = time.monotonic()
+
+    def _let_go(self, charge: Charge | None) -> None:
+        """Frees the memory of a trainer that needs nothing any more."""
+        if charge is not None:
+            with self._lock:
+                if self._charges.get(charge.key) is charge:
+                    del self._charges[charge.key]
+            charge.segment.close()
 
     def _obey(
         self, connection: socket.socket, message: dict[str, Any], descriptors: list[int], charge: Charge | None
@@ -265,12 +270,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="plait-saver")
     parser.add_argument("--name", required=True)
     parser.add_argument("--linger-s", type=float, default=0.0)
+    parser.add_argument("--detach", action="store_true", help="return once it listens; it goes on by itself")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s saver: %(message)s")
     try:
         saver = Saver(options.name, options.linger_s)
     except OSError:
         return 0  # there is one already
+    if options.detach and os.fork():
+        return 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: saver.ending.set())
     with contextlib.suppress(BrokenPipeError):

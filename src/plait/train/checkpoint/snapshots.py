@@ -19,12 +19,13 @@ from plait.train.checkpoint.commit import Retention
 from plait.train.checkpoint.repository import CheckpointFenced, Repository
 from plait.train.checkpoint.restore import load, snapshot_state
 from plait.train.checkpoint.saver import receive, send, socket_address
-from plait.train.checkpoint.segment import Segment
+from plait.train.checkpoint.segment import Segment, SegmentUnusable
 from plait.train.checkpoint.stores import open_store
 
 _log = logging.getLogger("plait")
 
 _START_TIMEOUT_S = 30.0
+_HELLO_ATTEMPTS = 20
 SAVER_ENVIRONMENT = "PLAIT_SAVER"
 """The name of the saver that the node's agent runs."""
 
@@ -81,7 +82,7 @@ class SnapshotCheckpointer:
             CheckpointDamaged: There are checkpoints, but all (or that of ``step``) are damaged.
         """
         self.wait()
-        repository = self._repository()
+        repository = self.repository()
         found = load(repository, step)
         durable = found[0] if found is not None else None
         near = self._snapshot() if step is None else None
@@ -96,7 +97,7 @@ class SnapshotCheckpointer:
     def latest(self) -> int | None:
         """Returns the step of the newest checkpoint whose files are all there in full size."""
         self.wait()
-        repository = self._repository()
+        repository = self.repository()
         for name in repository.names():
             with contextlib.suppress(PlaitError):
                 repository.complete(name)
@@ -112,9 +113,14 @@ class SnapshotCheckpointer:
             CheckpointFenced: Another run has taken this place over.
         """
         self.wait()
-        slot = self.snapshot(state, step)
-        assert slot is not None
-        self._arena_of(state).busy.add(slot)
+        try:
+            slot = self.snapshot(state, step)
+        except (SaverUnreachable, SegmentUnusable) as error:
+            _log.error("a checkpoint could not be saved, the run goes on: %s", error)
+            return
+        if slot is None or self._arena is None:
+            return
+        self._arena.busy.add(slot)
         self._waiting = threading.Thread(target=self._persist, args=(slot, metric), name="plait-persist", daemon=True)
         self._waiting.start()
 
@@ -207,6 +213,7 @@ class SnapshotCheckpointer:
             if self._saver is not None:
                 with contextlib.suppress(OSError):
                     send(self._saver, {"kind": "bye"})
+                    receive(self._saver)  # from now on nobody can fetch this arena
                 self._saver.close()
                 self._saver = None
             if self._arena is not None:
@@ -215,7 +222,8 @@ class SnapshotCheckpointer:
 
     # The parts
 
-    def _repository(self) -> Repository:
+    def repository(self) -> Repository:
+        """Returns the checkpoints of this place."""
         return Repository(open_store(self.settings.url), retention=Retention(last=self.settings.keep))
 
     def _arena_of(self, state: Any) -> Arena:
@@ -236,8 +244,6 @@ class SnapshotCheckpointer:
     def _hello(self) -> None:
         """Gives the saver the arena; it keeps the memory when this process dies."""
         assert self._arena is not None
-        if self._saver is None:
-            self._saver = self._connected(starts=True)
         wanted = self.settings
         message = {
             "kind": "hello",
@@ -249,8 +255,17 @@ class SnapshotCheckpointer:
             "bytes_per_s": wanted.bytes_per_s,
         }
         self._has_claim = False
-        send(self._saver, message, (self._arena.segment.descriptor,))
-        answer = receive(self._saver)
+        answer = None
+        for _ in range(_HELLO_ATTEMPTS):  # one that is just ending takes connections and drops them
+            with contextlib.suppress(OSError):
+                self._saver = self._saver or self._connected(starts=True)
+                send(self._saver, message, (self._arena.segment.descriptor,))
+                if (answer := receive(self._saver)) is not None:
+                    break
+            if self._saver is not None:
+                self._saver.close()
+                self._saver = None
+            time.sleep(0.05)
         if answer is None or answer[0]["kind"] != "welcome":
             raise SaverUnreachable(f"the saver of {wanted.url} refuses: {answer}")
         self._saver_pid = int(answer[0]["pid"])
@@ -259,7 +274,7 @@ class SnapshotCheckpointer:
             raise CheckpointFenced(claim["error"])
 
     def _claim(self) -> dict[str, Any]:
-        assert self._saver is not None
+        assert self._saver is not None, "the saver is asked only once it has been found"
         send(
             self._saver,
             {"kind": "claim", "base_step": self._base_step, "lists_newer": self._may_list_newer},
@@ -302,7 +317,7 @@ class SnapshotCheckpointer:
     def _connected(self, *, starts: bool) -> socket.socket:
         """Returns a connection to the saver, started here where there is no agent that does."""
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        started: subprocess.Popen[bytes] | None = None
+        is_started = False
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
             try:
@@ -311,8 +326,9 @@ class SnapshotCheckpointer:
                 connection.close()
                 if not starts or time.monotonic() > deadline_s:
                     raise SaverUnreachable(f"no saver for {self.settings.url} runs here: {error.strerror}") from error
-                if started is None and SAVER_ENVIRONMENT not in os.environ:
-                    started = _start_saver(self._name())
+                if not is_started and SAVER_ENVIRONMENT not in os.environ:
+                    _start_saver(self._name())
+                    is_started = True
                 time.sleep(0.02)
             else:
                 return connection
@@ -340,10 +356,11 @@ def _absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(url)  # noqa: PTH100 - must not follow links
 
 
-def _start_saver(name: str) -> "subprocess.Popen[bytes]":
+def _start_saver(name: str) -> None:
     # A session of its own: what ends the trainer by its process group does not end the saver.
-    return subprocess.Popen(
-        [sys.executable, "-m", "plait.train.checkpoint.saver", "--name", name],
+    subprocess.run(
+        [sys.executable, "-m", "plait.train.checkpoint.saver", "--name", name, "--linger-s", "2", "--detach"],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
+        check=False,
     )
