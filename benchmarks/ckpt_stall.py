@@ -1,7 +1,7 @@
 """What a save costs the training thread: snapshots into shared memory against DCP's asynchronous save.
 
 Both save the same state (a GPT-like model with Adam, 0.5 and 1.5 GB) in one process by turns; a pretended training
-step runs on until the save is durable. The figure is CPU time of the training thread in the call over CPU time of a warm
+step goes on until the save is durable. The figure is CPU time of the training thread in the call over that of a warm
 memcpy of the same bytes, taken just before. The first save of each is told apart from the later, warm ones.
 ``extra_memory_over_state`` is what shared memory and saver process take, over the size of the state.
 """
