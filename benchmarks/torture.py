@@ -497,6 +497,7 @@ def main() -> int:
     parser.add_argument("--no-servers", action="store_true", help="leave S3 servers out")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers end with us
     runs = options.runs or (180 if options.quick else 1000)
     verdicts, reasons = Verdicts(), list[str]()
     stores: dict[int, MemoryStore] = {}
