@@ -42,6 +42,7 @@ IMPORTERS: tuple[Importer, ...] = (
 """Every importer; adding one is one file and one line."""
 
 _SURE_ENOUGH = 0.1
+_LOOKED_AT = 4096
 
 
 def read_dump(data: bytes, origin: str) -> Fragment:
@@ -52,6 +53,17 @@ def read_dump(data: bytes, origin: str) -> Fragment:
     """
     ranked = sorted(((i.recognises(data), i.name, i) for i in IMPORTERS), key=lambda entry: (-entry[0], entry[1]))
     if not ranked or ranked[0][0] < _SURE_ENOUGH:
-        kinds = ", ".join(i.name for i in IMPORTERS)
-        raise UnreadableDump(f"{origin}: not a dump that can be read; known kinds: {kinds}")
+        raise UnreadableDump(f"{origin}: {_what_it_is(data)}")
     return ranked[0][2].read(data, origin)
+
+
+def _what_it_is(data: bytes) -> str:
+    """Returns what a person should know about data that no importer recognises."""
+    if not data.strip():
+        return "the file is empty"
+    if b"\0" in data[:_LOOKED_AT] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "the file is binary; outputs of tools are text, and captures are tar archives"
+    return (
+        "nothing in it is known: neither an output of nvidia-smi, amd-smi, rocm-smi, npu-smi, mx-smi, lspci, ibstat, "
+        "ibnetdiscover or a bandwidth test, nor XML of NCCL or hwloc, nor a file of Slurm's"
+    )

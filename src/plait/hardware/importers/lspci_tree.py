@@ -13,6 +13,7 @@ _BUS = re.compile(r"-\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-(?:[0-9a-f]{4,8}:)?
 _FUNCTION = re.compile(r"([0-9a-f]{2})\.([0-7])(?![0-9a-f])", re.IGNORECASE)
 _STEM = re.compile(r"-*([+\\])-+|-+")
 _NAME = re.compile(r" {1,4}(\S.*)$")
+_DRAWN = re.compile(r"[-+\\]-")
 _CUT = re.compile(r"[ |]*(?:\.\.\.|\u2026|\[\.\.\.\])[ ]*")
 _ELIDED = re.compile(r"[-+\\ ]*(?:\.\.\.|\u2026)")
 
@@ -62,7 +63,7 @@ def read_tree(lines: tuple[str, ...], *, is_whole: bool) -> Tree:
     reader = _Reader()
     for number, raw in enumerate(lines, 1):
         line = raw.expandtabs(8)
-        if re.search(r"[-+\\]-", line):
+        if _DRAWN.search(line):
             reader.take(line, number, is_whole_line=is_whole or number < len(lines))
         elif not line.strip() or _CUT.fullmatch(line):
             reader.forget()  # an empty line begins another fragment, three dots stand for lines that were cut out
@@ -186,6 +187,8 @@ class _Reader:
         """
         domain = bus.domain or below[1]
         first, last = int(below[2], 16), int(below[3] or below[2], 16)
+        if any(r[:3] == (domain, first, last) for r in self._ranges):
+            return False
         around = [r for r in self._ranges if r[0] == domain and r[1] <= first and last <= r[2]]
         innermost = min(around, key=lambda r: r[2] - r[1], default=None)
         crossing = any(

@@ -5,6 +5,7 @@ mark of the diagonal, or where the cells behind the mark are exactly as many as 
 so is left unread; nothing is shifted into a free column.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field
 from plait.hardware.importers.cells import is_affinity, link_of, pieces_of
 from plait.hardware.importers.matrix_header import ACCELERATOR, header_of, is_cell, longer_header
 from plait.hardware.importers.matrix_repair import repaired
-from plait.hardware.importers.matrix_rows import SplitRow, label_of, odd_words, split_row, starts_row
-from plait.hardware.importers.paste import Paste, words
+from plait.hardware.importers.matrix_rows import SplitRow, label_of, split_row, starts_row
+from plait.hardware.importers.paste import Paste, read_paste, words
 
 _TWO_WORDS = re.compile(r"\bGPU ([0-9]{1,3}/[0-9]{1,3})(?![0-9])", re.ASCII)
 _CAPTION = re.compile(r"={2,}\s*([^=]{3,80}?)\s*={2,}|([A-Z][A-Z -]{4,60} TABLE):")
@@ -69,20 +70,24 @@ class Matrix:
                     yield row.name, column, cell
 
 
-def find_matrices(paste: Paste) -> list[Matrix]:
-    """Returns the square tables of a paste in order; a header without a single readable row counts where it is sure."""
-    return _Finder(paste).run()
+@functools.lru_cache(maxsize=4)
+def find_matrices(data: bytes) -> tuple[Matrix, ...]:
+    """Returns the square tables of a paste in order; a header without a single readable row counts where it is sure.
 
-
-def has_matrix(paste: Paste) -> bool:
-    """Returns whether some line is the header of a square table with a readable row behind it."""
-    return any(matrix.rows for matrix in find_matrices(paste))
+    The same bytes are searched once, however many importers ask.
+    """
+    paste = read_paste(data)
+    return tuple(_Finder(paste).run()) if ACCELERATOR.search(_TWO_WORDS.sub("GPU0", paste.text)) else ()
 
 
 class _Finder:
     def __init__(self, paste: Paste) -> None:
         self._lines = [_TWO_WORDS.sub("GPU\ue000\\1", line) for line in paste.lines]
         self._is_whole = paste.is_whole
+        self._begins_row = [starts_row(line) for line in self._lines]
+        self._labels = frozenset(
+            words(line)[0] for line, begins in zip(self._lines, self._begins_row, strict=True) if begins
+        )
         self._last = max((i for i, line in enumerate(self._lines) if line.strip()), default=-1)
         self._found: list[Matrix] = []
         self._caption = ""
@@ -107,7 +112,7 @@ class _Finder:
         if caption:
             self._caption = caption[1] or caption[2]
             return i + 1
-        after = self._take_header(i)
+        after = 0 if self._begins_row[i] else self._take_header(i)
         if after:
             return after
         if not self._found:
@@ -123,8 +128,8 @@ class _Finder:
         if header is None:
             return 0
         i += 1
-        while i < len(self._lines) and self._lines[i].strip() and not starts_row(self._lines[i]):
-            longer = longer_header(text, self._lines[i], header, is_cut=self._is_cut(i))
+        while i < len(self._lines) and self._lines[i].strip() and not self._begins_row[i]:
+            longer = longer_header(text, self._lines[i], header, self._labels, is_cut=self._is_cut(i))
             if longer is None:
                 break
             text, header = longer
@@ -139,10 +144,11 @@ class _Finder:
         label, rest = label_of(self._lines[i], matrix.columns)
         if not label:
             return 0
-        first, text = i, rest
-        split = _split(text, matrix, label)
-        while split is not None and self._goes_on(split, matrix, i + 1):
-            longer = self._longest(text, self._lines[i + 1], matrix, label)
+        first, text, split = i, rest, _split(rest, matrix, label)
+        if split is None and not self._begins_row[i]:
+            return 0
+        while self._goes_on(split, matrix, i + 1):
+            longer = _longest(text, self._lines[i + 1], split, matrix, label)
             if longer is None:
                 break
             text, split = longer
@@ -150,33 +156,20 @@ class _Finder:
         if split is not None and not split.is_complete and i != self._last:
             split.right = None  # cells are missing inside the row, or it was cut by hand: no telling which
         if split is None or not self._keep(matrix, label, split, first, i):
-            if starts_row(self._lines[first]):
-                matrix.unread.append(first + 1)
-                matrix.strangers.append(label)
+            matrix.unread.append(first + 1)
+            matrix.strangers.append(label)
             return 0
         return i + 1
 
-    def _goes_on(self, split: SplitRow, matrix: Matrix, i: int) -> bool:
+    def _goes_on(self, split: SplitRow | None, matrix: Matrix, i: int) -> bool:
         """Whether the row may be wrapped onto line ``i``."""
-        is_short = not split.is_complete or len(split.tail) < len(matrix.titles)
-        if not is_short or i >= len(self._lines) or not self._lines[i].strip() or starts_row(self._lines[i]):
+        is_short = split is None or not split.is_complete or len(split.tail) < len(matrix.titles)
+        if not is_short or i >= len(self._lines) or not self._lines[i].strip() or self._begins_row[i]:
             return False
         found = words(self._lines[i])
-        if split.is_complete:
+        if split is not None and split.is_complete:
             return all(is_affinity(word) for word in found)
         return all(is_cell(w) or is_affinity(w) or pieces_of(w) or _PIECE_OF_CELL.fullmatch(w) for w in found)
-
-    def _longest(self, text: str, more: str, matrix: Matrix, label: str) -> tuple[str, SplitRow] | None:
-        """Returns the row with the next line joined, between words or inside one: what leaves fewer odd words."""
-        before = _split(text, matrix, label)
-        found = []
-        for joined in (f"{text} {more.lstrip()}", f"{text}{more}"):
-            split = _split(joined, matrix, label)
-            if split is None or len(split.tail) > len(matrix.titles):
-                continue
-            if split.is_complete or (before is not None and not before.is_complete and split.right is not None):
-                found.append((joined, split))
-        return min(found, key=lambda pair: (odd_words(pair[1]), not pair[1].is_complete)) if found else None
 
     def _keep(self, matrix: Matrix, label: str, split: SplitRow, first: int, last: int) -> bool:
         name = _claim(matrix, label, split)
@@ -208,6 +201,26 @@ class _Finder:
 
     def _is_cut(self, i: int) -> bool:
         return i == self._last and i == len(self._lines) - 1 and not self._is_whole
+
+
+def _longest(
+    text: str, more: str, before: SplitRow | None, matrix: Matrix, label: str
+) -> tuple[str, SplitRow | None] | None:
+    """Returns the row with the next line joined, between words or inside one: what leaves fewer odd words."""
+    found: list[tuple[int, bool, bool, str, SplitRow | None]] = []
+    for joined in (f"{text} {more.lstrip()}", f"{text}{more}"):
+        split = _split(joined, matrix, label)
+        odd = sum(not is_cell(word) and not is_affinity(word) for word in words(joined))
+        if split is None:
+            # The mark of the diagonal may stand on a line further down.
+            if before is None:
+                found.append((odd, True, True, joined, None))
+        elif len(split.tail) <= len(matrix.titles):
+            grows = (before is None or not before.is_complete) and split.right is not None
+            if split.is_complete or grows:
+                found.append((odd, False, not split.is_complete, joined, split))
+    best = min(found, key=lambda entry: entry[:3], default=None)
+    return (best[3], best[4]) if best is not None else None
 
 
 def _split(text: str, matrix: Matrix, label: str) -> SplitRow | None:

@@ -48,6 +48,8 @@ def header_of(line: str, *, is_cut: bool) -> Header | None:
         return None
     first = _TITLE.search(line)
     titles = [_title(m) for m in _TITLE.finditer(line)]
+    if len(set(titles)) < len(titles):
+        return None  # two headers on one line
     tokens = _words(line[: first.start()] if first else line)
     while tokens and first is None and _PIECE_OF_TITLE.fullmatch(tokens[-1]):
         tokens.pop()
@@ -85,18 +87,26 @@ def _columns(tokens: Sequence[str]) -> list[str | None]:
     return [None if name is not None and name in columns[:at] else name for at, name in enumerate(columns)]
 
 
-def longer_header(text: str, more: str, header: Header, *, is_cut: bool) -> tuple[str, Header] | None:
+def longer_header(
+    text: str, more: str, header: Header, labels: frozenset[str], *, is_cut: bool
+) -> tuple[str, Header] | None:
     """Returns the header with a wrapped line joined, ``None`` where that line is none of it.
 
-    The break may stand between words or inside one: what leaves fewer words unreadable is taken.
+    The break may stand between words or inside one: what leaves fewer words unreadable is taken, then what names more
+    of the rows (``labels``: the words that lines begin with).
     """
     joined = (f"{text} {more.lstrip()}", f"{text}{more}")
     found = [(line, longer) for line in joined if (longer := header_of(line, is_cut=is_cut)) is not None]
     if not found:
         return None
-    line, best = min(found, key=lambda pair: pair[1].bad)
+    line, best = min(found, key=lambda pair: (pair[1].bad, -_labelled(pair[1], labels), -len(pair[1].titles)))
     grows = len(best.columns) + len(best.titles) - best.bad > len(header.columns) + len(header.titles) - header.bad
-    return (line, best) if grows and best.bad <= max(1, header.bad) else None
+    is_better = grows or _labelled(best, labels) > _labelled(header, labels)
+    return (line, best) if is_better and best.bad <= max(1, header.bad) else None
+
+
+def _labelled(header: Header, labels: frozenset[str]) -> int:
+    return sum(name in labels for name in header.columns)
 
 
 def is_name(token: str) -> bool:

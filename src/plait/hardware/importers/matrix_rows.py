@@ -8,6 +8,8 @@ from plait.hardware.importers.cells import is_affinity, is_damaged_cell, is_self
 from plait.hardware.importers.matrix_header import QUOTES, is_cell, is_name
 from plait.hardware.importers.paste import words
 
+_GLUED_CELL = re.compile(r"(?:SYS|SOC|NODE|PHB|PXB|PIX|NV[0-9]*|X)$")
+
 
 @dataclass(slots=True)
 class SplitRow:
@@ -19,15 +21,10 @@ class SplitRow:
     is_complete: bool = True
 
 
-def odd_words(split: SplitRow) -> int:
-    """Returns how many of a row's words are no cells."""
-    return sum(not is_cell(word) for word in (*(split.left or ()), *(split.right or ())))
-
-
 def starts_row(line: str) -> bool:
     """Returns whether a line begins with a device and a cell."""
-    found = words(line)
-    return len(found) > 1 and is_name(found[0]) and (is_cell(found[1]) or found[1] == "0")
+    found = line.replace("|", " ").split(maxsplit=2)
+    return len(found) > 1 and (is_cell(found[1]) or found[1] == "0") and is_name(found[0])
 
 
 def label_of(line: str, columns: Sequence[str | None]) -> tuple[str, str]:
@@ -47,7 +44,7 @@ def label_of(line: str, columns: Sequence[str | None]) -> tuple[str, str]:
     if glued:
         name = max(glued, key=len)
         return name, bare[len(name) :]
-    return (word, bare[match.end() :]) if is_name(word) else ("", "")
+    return (word, bare[match.end() :]) if is_name(word) and not _GLUED_CELL.search(word) else ("", "")
 
 
 def split_row(rest: str, columns: Sequence[str | None], label: str, *, has_titles: bool) -> SplitRow | None:

@@ -46,7 +46,7 @@ class NpuSmiInfo:
 
 def npus_of(paste: Paste, origin: str) -> tuple[Component, ...]:
     """Returns the NPUs that the tables in a paste name, one a chip."""
-    rows = _rows(paste.lines)
+    rows = _rows(paste.lines) if "|" in paste.text else []
     complete = {card.number for card, chip, _ in rows if chip is not None}
     cards = Counter(number for number, address in {(c.number, chip[3]) for c, chip, _ in rows if chip is not None})
     found: dict[str, Component] = {}

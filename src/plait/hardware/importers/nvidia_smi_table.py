@@ -49,6 +49,8 @@ class NvidiaSmiTable:
 def gpus_of(paste: Paste, origin: str) -> tuple[Component, ...]:
     """Returns the GPUs that tables or lists in a paste name, by their first mention."""
     found: dict[str, Component] = {}
+    if not _HINT.search(paste.text):
+        return ()
     version = _VERSION.search(paste.text)
     extra = {DRIVER_VERSION: version[1]} if version and _ends_before_the_cut(paste, version.end()) else {}
     last: str | None = None

@@ -5,10 +5,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from plait.hardware.importers.importer import UnreadableDump
-
 LARGEST_BYTES = 32 * 2**20
-"""A dump larger than this is refused; the largest real one seen has 1 MB."""
+MOST_LINES = 200_000
+"""What is larger, or has more lines, is no paste; the largest real one seen has 1 MB."""
 
 LONGEST_LINE = 4096
 """Longer lines hold no table: they are left out, so that no pattern ever meets them."""
@@ -16,6 +15,7 @@ LONGEST_LINE = 4096
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, underlines, cursor
     r"|\x1b\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)"  # titles and links
+    r"|\x1b[()*+][0-9A-Za-z]"  # character sets
     r"|\x1b[@-Z\\-_]"
     r"|(?:\^\[|\\x1b|\\033|\\e|\\u001b)\[[0-9;]{0,12}m"  # the escape itself printed as text
     r"|(?<![0-9A-Za-z:])\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m"  # the escape lost, the rest kept
@@ -67,13 +67,10 @@ class Paste:
 def read_paste(data: bytes) -> Paste:
     """Returns the lines of pasted text; the same bytes are cleaned once, however many importers ask.
 
-    Raises:
-        UnreadableDump: the data is larger than any dump.
+    There are none where the data is no text (an archive), or more than anybody pastes.
     """
-    if len(data) > LARGEST_BYTES:
-        raise UnreadableDump(
-            f"{len(data)} bytes are more than a dump has; the largest that is read has {LARGEST_BYTES}"
-        )
+    if len(data) > LARGEST_BYTES or _is_binary(data) or data.count(b"\n") + data.count(b"\r") > MOST_LINES:
+        return Paste((), is_whole=True, left_out=(), text="")
     text = _BREAKS.sub("\n", _unescaped(_decoded(data)))
     text = _TERMINAL_CODES.sub("", text).translate(_CHARACTERS)
     if "&" in text:
@@ -91,6 +88,15 @@ def read_paste(data: bytes) -> Paste:
 def words(line: str) -> list[str]:
     """Returns the words of a line, separated by blanks, tabs or the bars of a table."""
     return line.replace("|", " ").split()
+
+
+def _is_binary(data: bytes) -> bool:
+    """Whether the first bytes are those of an archive or of noise rather than of text in any encoding."""
+    head = data[:4096]
+    if head[:2] in {b"\xff\xfe", b"\xfe\xff"} or head[1::2].count(0) > 0.8 * len(head[1::2]):
+        return False
+    strange = sum(byte < 9 or 13 < byte < 27 or 27 < byte < 32 for byte in head)
+    return strange > len(head) * 0.04 + 4
 
 
 def _decoded(data: bytes) -> str:

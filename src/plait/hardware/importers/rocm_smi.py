@@ -81,7 +81,7 @@ def _tables(data: bytes) -> dict[str, Matrix]:
     The last table is the one of link types: a paste that begins inside it has lost its title.
     """
     found: dict[str, Matrix] = {}
-    for matrix in find_matrices(read_paste(data)):
+    for matrix in find_matrices(data):
         if not matrix.rows:
             continue
         title = _TITLE.match(matrix.caption)

@@ -90,7 +90,7 @@ def matrix_reading(data: bytes) -> MatrixReading | None:
     paste = read_paste(data)
     links: list[Matrix] = []
     p2p: list[Matrix] = []
-    for matrix in find_matrices(paste):
+    for matrix in find_matrices(data):
         if not matrix.names:
             continue
         kind = _content(matrix)
@@ -120,7 +120,8 @@ def fragment_of(reading: MatrixReading, origin: str, importer: str) -> Fragment:
     """Returns what these tables say; also used where they are one part of a longer paste."""
     paste, links, p2p, more = reading.paste, reading.links, reading.p2p, reading.more
     matrix = links or p2p[0]
-    vendor = next((word for word, pattern in _VENDORS if pattern.search(paste.text)), None)
+    around = _around((matrix, *p2p), paste)
+    vendor = next((word for word, pattern in _VENDORS if any(pattern.search(line) for line in around)), None)
     cells, conflicts = _cells(links) if links else ({}, [])
     states = _states(p2p)
     components = _named(_components(matrix, paste, vendor), (*gpus_of(paste, origin), *npus_of(paste, origin)))
@@ -133,7 +134,7 @@ def fragment_of(reading: MatrixReading, origin: str, importer: str) -> Fragment:
         links=_links(matrix.names, cells, states),
         conflicts=tuple(conflicts),
         unread=_unread(origin, paste, (matrix, *p2p, *more)),
-        hides=("nvlink",) if _hides_nvlink(paste, cells, vendor) else (),
+        hides=("nvlink",) if _hides_nvlink(around, cells, vendor) else (),
         warnings=_warnings(components, cells),
         tables=tables,
     )
@@ -364,14 +365,20 @@ def _unread(origin: str, paste: Paste, matrices: Sequence[Matrix]) -> tuple[str,
     return tuple(rows + cells + long)
 
 
-def _hides_nvlink(paste: Paste, cells: Mapping[tuple[str, str], str], vendor: str | None) -> bool:
+def _around(matrices: Sequence[Matrix], paste: Paste) -> tuple[str, ...]:
+    """Returns the lines of these tables with what stands near them: prompt and banner above, legends below."""
+    lines = [number for m in matrices for number in (m.line, *(row.line for row in m.rows.values()))]
+    return paste.lines[max(0, min(lines) - 30) : max(lines) + 80]
+
+
+def _hides_nvlink(lines: Sequence[str], cells: Mapping[tuple[str, str], str], vendor: str | None) -> bool:
     """Whether this is ``topo -mp``: it was asked for, or there is a legend and NVLink is not in it."""
-    if any((m := _COMMAND.search(line)) and m[2] != "-p2p" for line in paste.lines):
+    if any((m := _COMMAND.search(line)) and m[2] != "-p2p" for line in lines):
         return True
     if vendor not in {None, "nvidia"} or any(cell.upper().startswith("NV") for cell in cells.values()):
         return False
-    legend = {m[1] for line in paste.lines if (m := _LEGEND_LINE.match(line))}
-    return {"X", "PIX", "PXB", "PHB"} <= legend and not re.search(r"^\s*NV#", paste.text, re.MULTILINE)
+    legend = {m[1] for line in lines if (m := _LEGEND_LINE.match(line))}
+    return {"X", "PIX", "PXB", "PHB"} <= legend and not any(line.lstrip().startswith("NV#") for line in lines)
 
 
 def _warnings(components: Sequence[Component], cells: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
