@@ -11,6 +11,8 @@ from plait.schedule.allocation.rounding import fill, refine
 
 SMALL = 4096
 """Up to so many values the relaxation is solved at once, without looking for prices first."""
+MOST_TRIED = 256
+"""Among more jobs, what rounding loses does not matter: all combinations in doubt are tried for so many at most."""
 
 
 def solve(program: Program, *, tolerance: float = 1e-3) -> Solution:
@@ -33,7 +35,7 @@ def solve(program: Program, *, tolerance: float = 1e-3) -> Solution:
     relaxed = relax(program, prices, at_prices, 0.1 * tolerance)
     prices, at_prices = relaxed.prices, relaxed.earnings
     choice = _better(program, choice, fill(program, relaxed.choice, at_prices))
-    if _is_good(program, choice, prices, tolerance):
+    if program.num_jobs > MOST_TRIED or _is_good(program, choice, prices, tolerance):
         return _solution(program, choice, prices, "prices and core")
     choice = refine(program, choice, prices, at_prices, tolerance)
     return _solution(program, choice, prices, "prices, core, and what was in doubt tried")

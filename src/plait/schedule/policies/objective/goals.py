@@ -43,7 +43,7 @@ class Goals:
     @property
     def thrift_exponent(self) -> float:
         """``lambda``: a configuration counts by its progress per price, over the best, to this power."""
-        return LITTLE_THRIFT + self._cost_share
+        return LITTLE_THRIFT + 1.2 * self._cost_share
 
     @property
     def price_weight(self) -> float:

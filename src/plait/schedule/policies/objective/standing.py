@@ -37,12 +37,16 @@ class Standing:
         left_s: Seconds that it still runs at its best rate; learnt from others where nobody says.
         best: Its best rate with the fewest workers, in its unit a second.
         rho: Its finish-time fairness if it runs at its best rate from now on.
+        age_s: Seconds since it was submitted.
+        fair_total_s: How long its work, done and left, takes on an equal share.
         is_guess: Whether ``left_s`` is a guess.
     """
 
     left_s: Floats
     best: Floats
     rho: Floats
+    age_s: Floats
+    fair_total_s: Floats
     is_guess: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -59,8 +63,9 @@ def standing_of(cluster: ClusterView, options: Options, memory: Memory) -> tuple
     ended = _ended(memory, {str(task.key) for task in tasks})
     left_s, is_guess = _left(options, best, served_s, ended)
     age_s = np.array([cluster.now_s - task.submitted_at_s for task in tasks])
-    rho = (age_s + left_s) / np.maximum(fair_s + left_s * best / even, EVEN_FLOOR)
-    standing = Standing(left_s=left_s, best=best, rho=np.maximum(rho, LEAST_RHO), is_guess=is_guess)
+    total_s = np.maximum(fair_s + left_s * best / even, EVEN_FLOOR)
+    rho = np.maximum((age_s + left_s) / total_s, LEAST_RHO)
+    standing = Standing(left_s=left_s, best=best, rho=rho, age_s=age_s, fair_total_s=total_s, is_guess=is_guess)
     ledgers = {
         FAIR: dict(zip(keys, fair_s.tolist(), strict=True)),
         DONE: dict(zip(keys, done.tolist(), strict=True)),

@@ -1,12 +1,13 @@
 """What each configuration is worth to each task in this round: claim times progress, less what it costs.
 
-``value = claim * progress * thrift * stay``, with
+``value = claim * progress * thrift * fair * stay``, with
 
 - ``claim``: weight * (left at best)^-alpha * rho^k * max(1, rho / 0.75)^(6 k) * deadline pressure. Short remaining work
   goes first, and so does who falls behind its equal share.
 - ``progress``: with one size, ``g rate - mu price``, where ``g`` makes the best of all 1; so a task gives up a fast
   device if the time it saves is not worth its price. With several sizes, concave in the rate (Sia's power -0.5).
 - ``thrift``: (progress per price, over the best one)^lambda: what is saved by a cheaper device, whatever the task.
+- ``fair``: (0.9 / rho in this configuration)^k where that is below 1, over the best one: cheap must not mean late.
 - ``stay``: more for the present configuration, for a change costs a restart and must pay back before the work ends.
 """
 
@@ -22,6 +23,7 @@ from plait.schedule.policy import ClusterView
 SHORT_EXPONENT = 0.4
 SHORT_FLOOR_S = 1800.0
 LATE_FROM = 0.75
+FAIR_BELOW = 0.9
 STAY = 1.11
 RESTART_WEIGHT = 1.6
 RESTART_S = 45.0
@@ -46,6 +48,8 @@ def worth_of(cluster: ClusterView, options: Options, standing: Standing, goals: 
     progress = _progress(options, prices, goals)
     claims = _claims(cluster, options, standing, goals)
     values = claims[:, None] * progress[options.kinds]
+    if goals.rho_exponent > 0:
+        values *= _fair(options, standing) ** min(goals.rho_exponent, 1.0)
     runs = np.flatnonzero(options.present >= 0)
     values[runs, options.present[runs]] *= _stay(options, standing)[runs]
     return Worth(values=values, claims=claims, progress=progress)
@@ -92,6 +96,19 @@ def _pressure(cluster: ClusterView, options: Options, standing: Standing) -> Flo
     )
     share = standing.left_s / np.maximum(until_s, 1e-9)
     return np.where(share <= 1.0, 1.0 / (1.0 - np.minimum(share, MOST_PRESSURE)), 1.0)
+
+
+def _fair(options: Options, standing: Standing) -> Floats:
+    """Returns (tasks, columns): how near each configuration comes to a fair finish, at most 1 for the best one.
+
+    All that leave rho below ``FAIR_BELOW`` are as good.
+    """
+    rates = np.maximum(options.rates, 1e-12)[options.kinds]
+    work_left = (standing.left_s * standing.best)[:, None]
+    rho = (standing.age_s[:, None] + work_left / rates) / standing.fair_total_s[:, None]
+    late: Floats = np.maximum(rho, FAIR_BELOW)
+    fair: Floats = late.min(axis=1, keepdims=True) / late
+    return fair
 
 
 def _stay(options: Options, standing: Standing) -> Floats:
