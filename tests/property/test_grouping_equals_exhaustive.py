@@ -198,7 +198,7 @@ def test_unknown_pairs_are_a_last_resort_or_refused() -> None:
 
 
 def test_refuses_what_cannot_be() -> None:
-    with pytest.raises(GroupImpossible, match="a group of 5 devices cannot be made of 4 free ones"):
+    with pytest.raises(GroupImpossible, match="a group of 5 devices cannot be made: 4 are free"):
         best_group(np.ones((4, 4)), range(4), 5)
     with pytest.raises(GroupImpossible, match="no device 4; devices are numbered 0 to 3"):
         best_group(np.ones((4, 4)), (0, 4), 2)

@@ -58,7 +58,7 @@ def test_several_nodes_name_their_devices(matrix: str, capsys: pytest.CaptureFix
     ("words", "code", "told"),
     [
         (["placement", "{file}"], 2, "needs --devices K"),
-        (["placement", "{file}", "--devices", "5"], 1, "a group of 5 devices cannot be made of 4 free ones"),
+        (["placement", "{file}", "--devices", "5"], 1, "a group of 5 devices cannot be made: 4 are free"),
         (["placement", "{file}", "--devices", "2", "--free", "0,GPU9"], 4, "there is no device 'GPU9'; did you mean"),
         (["placement", "{file}.no", "--devices", "2"], 1, "no such file"),
         (["resnet50-1", "--devices", "2"], 2, "go with `plait explain placement`"),

@@ -1,6 +1,7 @@
 """``plait topology`` as a user types it, on files written here; the live host only where nothing else will do."""
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -137,10 +138,14 @@ def test_pictures_and_nccl_files_are_written(topo: Path, tmp_path: Path, capsys:
     ("words", "complaint"),
     [
         (["no-such-file"], "no-such-file: no such file or directory"),
-        (["{garbage}"], "garbage.txt: not a dump that can be read"),
+        (["{garbage}"], "garbage.txt: nothing in it is known"),
         (["{topo}", "--measure"], "takes no files"),
         (["{topo}", "--from", "x"], "not both"),
-        (["--from", "{garbage}"], "garbage.txt: not a dump that can be read"),
+        (["--from", "{garbage}"], "garbage.txt: nothing in it is known"),
+        (["{empty}"], "empty.txt: the file is empty"),
+        (["{binary}"], "blob.bin: the file is binary"),
+        (["{archive}"], "letters.tar: the archive holds neither /sys nor outputs of tools"),
+        (["{directory}"], "nothing-inside holds neither a captured tree nor an output"),
         (["--answer", "here"], "'here' is not [HOST:]PORT"),
         (["a={topo}", "b={topo}", "--nccl", "x.xml"], "one node's file"),
     ],
@@ -150,7 +155,14 @@ def test_complaints_are_one_sentence_that_names_the_file(
 ) -> None:
     garbage = tmp_path / "garbage.txt"
     garbage.write_text("nothing of the kind\n", encoding="utf-8")
-    filled = [word.format(topo=topo, garbage=garbage) for word in words]
+    paths = {"topo": topo, "garbage": garbage, "empty": tmp_path / "empty.txt", "binary": tmp_path / "blob.bin"}
+    paths |= {"archive": tmp_path / "letters.tar", "directory": tmp_path / "nothing-inside"}
+    paths["empty"].touch()
+    paths["binary"].write_bytes(bytes(range(256)) * 4)
+    paths["directory"].mkdir()
+    with tarfile.open(paths["archive"], "w") as tar:
+        tar.add(garbage, "letter.txt")
+    filled = [word.format(**paths) for word in words]
     assert execute(["topology", *filled]) != 0
     text = capsys.readouterr().err
     assert complaint in text
@@ -168,6 +180,28 @@ def test_a_captured_directory_is_a_machine(tmp_path: Path, capsys: pytest.Captur
         found = document(capsys, *words)
         assert len(found["axes"]["numa"]) == 2
     assert "NUMA distance" in said(capsys, "--from", str(tmp_path / "box"))
+
+
+def test_what_pairs_share_without_a_known_capacity_makes_their_sum_a_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "measured.txt"
+    table = "\n".join(f"  {i}" + "".join("   53.00" if i != j else "  900.00" for j in range(4)) for i in range(4))
+    title = "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)\n   D\\D     0      1      2      3\n"
+    file.write_text(f"{title}{table}\n", encoding="utf-8")
+    classes = tmp_path / "classes.txt"
+    classes.write_text(TOPO.replace("NV12", "PIX"), encoding="utf-8")
+    assert "at most 636 GB/s together" in said(capsys, str(file), str(classes))
+    found = document(capsys, str(file), str(classes))
+    assert found["all_pairs_bytes_per_s"] is None
+    assert found["measurements"][0]["unit"] == "GB/s"
+
+
+def test_what_has_no_devices_says_what_it_has(ibstat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "node: 1 NIC (ibstat)" in said(capsys, str(ibstat))
+    file = tmp_path / "topology.conf"
+    file.write_text("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Switches=s0\n", encoding="utf-8")
+    assert "node: 2 switches, 4 nodes" in said(capsys, str(file))
 
 
 def test_this_host_has_at_least_its_processor(

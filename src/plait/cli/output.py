@@ -61,7 +61,7 @@ def print_reasons(reasons: Iterable[str], indent: str = "  ") -> None:
 
 def counted(number: int, noun: str) -> str:
     """Returns ``1 worker`` or ``2 workers``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def human_bytes(value: int | None) -> str | None:

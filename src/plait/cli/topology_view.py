@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ def show(nodes: Mapping[str, Fragment], matrix: AffinityMatrix, warnings: Sequen
     if len(matrix.nodes) > 1:
         _show_fabric(matrix)
     _show_nics(nodes, matrix)
+    for fragment in nodes.values():
+        _show_measurements(fragment)
     _show_groups(matrix)
     _show_list("warnings", warnings)
     _show_list("sources that differ", [f"{c.subject}: {' against '.join(c.said)}" for c in matrix.conflicts])
@@ -94,7 +97,19 @@ def document(
             }
             for group in matrix.groups.values()
         ],
-        "all_pairs_bytes_per_s": _all_pairs(matrix),
+        "all_pairs_bytes_per_s": None if _unknown_groups(matrix) else _all_pairs(matrix),
+        "measurements": [
+            {
+                "node": node,
+                "title": table.title,
+                "unit": table.unit,
+                "columns": list(table.columns),
+                "rows": [{"name": row, "values": list(values)} for row, values in table.rows],
+                "figures": dict(table.figures),
+            }
+            for node, fragment in nodes.items()
+            for table in fragment.measurements
+        ],
         "warnings": list(warnings),
         "conflicts": [{"subject": c.subject, "said": list(c.said)} for c in matrix.conflicts],
         "unread": [line for fragment in nodes.values() for line in fragment.unread],
@@ -118,13 +133,45 @@ def _show_devices(name: str, fragment: Fragment, matrix: AffinityMatrix) -> None
                 _rate(memory) + (_MARKS[Source(matrix.source[i, i])] if not np.isnan(memory) else ""),
             )
         )
-    title = f"{name}: {counted(len(rows), 'device')} ({fragment.format})"
+    title = f"{name}: {_contents(fragment, len(rows))} ({fragment.format})"
+    if not rows:
+        _title(title)
+        return
     _table(title, ("DEVICE", "MODEL", "PCI", "NUMA", "PORT", ">HOST GB/s", ">MEMORY GB/s"), rows)
     distances = fragment.numa_distances
     numbers = sorted({a for a, _ in distances})
     if len(numbers) > 1:
         table = [(f"node {a}", *(distances.get((a, b)) for b in numbers)) for a in numbers]
         _table("NUMA distance", ("NUMA", *(f">{b}" for b in numbers)), table)
+
+
+def _contents(fragment: Fragment, devices: int) -> str:
+    """Returns ``8 devices, 4 NICs, 2 switches``."""
+    found = Counter(component.kind for component in fragment.components)
+    found["nic"] = len(nics_of(fragment))
+    words = {"nic": "NIC", "numa": "NUMA node", "switch": "switch", "node": "node"}
+    told = [counted(found[kind], word) for kind, word in words.items() if found[kind]]  # type: ignore[index]
+    return ", ".join((counted(devices, "device"), *told)) if devices or not told else ", ".join(told)
+
+
+def _show_measurements(fragment: Fragment) -> None:
+    rows = [
+        (
+            table.title or "matrix",
+            table.unit,
+            f"{counted(len(table.rows), 'row')} of {len(table.columns)}",
+            ", ".join(f"{key} {_plain_figure(value)}" for key, value in table.figures.items()),
+        )
+        for table in fragment.measurements
+    ]
+    if len(rows) > 1 or any(table.figures for table in fragment.measurements):
+        _table("Tables of measurements", ("TITLE", "UNIT", "TABLE", "FIGURES"), rows)
+
+
+def _plain_figure(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:g}"
 
 
 def _show_matrix(matrix: AffinityMatrix) -> None:
@@ -212,8 +259,18 @@ def _show_groups(matrix: AffinityMatrix) -> None:
         flows = matrix.all_pairs()
         best = matrix.achievable(flows, unknown="raise")
         alone = sum(matrix.bandwidth(f.source, f.target, unknown="raise") for f in flows) / len(flows)
-        each = f"{together / 1e9 / len(flows):.3g} each ({alone / 1e9:.3g} alone)"
-        say(f"all {len(flows)} pairs at once: {together / 1e9:.3g} GB/s together, {each}: {best.reason}")
+        each = f"{_rate(together / len(flows))} each ({_rate(alone)} alone)"
+        unknown = _unknown_groups(matrix)
+        most, reason = "", best.reason
+        if unknown:
+            most, reason = "at most ", f"the capacity of {unknown} of the ports and links that they share is not known"
+        say(f"all {len(flows)} pairs at once: {most}{_rate(together)} GB/s together, {each}: {reason}")
+
+
+def _unknown_groups(matrix: AffinityMatrix) -> int:
+    """Returns how many groups that pairs load have no known capacity: then the worst group is not known either."""
+    loaded = {load.group for loads in matrix.routes.values() for load in loads}
+    return sum(matrix.groups[name].bytes_per_s.value is None for name in loaded if name in matrix.groups)
 
 
 def _all_pairs(matrix: AffinityMatrix) -> float | None:

@@ -10,7 +10,7 @@ import platform
 import posixpath
 import re
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from plait.errors import PlaitError
@@ -68,28 +68,52 @@ class UnreadableMachine(PlaitError):
     """A file or directory describes no machine; the message names it."""
 
 
-def read_machine(path: Path) -> Fragment:
+def captured_context(path: Path) -> tuple[Context, bool] | None:
+    """Returns what a probe reads of a captured tree or an archive of one, and whether that is whole.
+
+    ``None`` is something else: a tool's output, or a directory of outputs.
+
+    Raises:
+        UnreadableMachine: an archive holds nothing of a machine, or the file cannot be read; the message names it.
+    """
+    if path.is_dir():
+        is_tree = any((path / root).is_dir() for root in _ROOTS)
+        return (CapturedContext(DirectoryTree(path)), True) if is_tree else None
+    data = _bytes_of(path)
+    if not looks_like_archive(data):
+        return None
+    try:
+        tree, is_whole = archive_tree(data, str(path))
+    except PlaitError as error:
+        raise UnreadableMachine(str(error)) from None
+    context = CapturedContext(tree)
+    if not any(context.list(directory) for directory in ("/sys", "/proc", COMMANDS_DIRECTORY)):
+        raise UnreadableMachine(f"{path}: the archive holds neither /sys nor outputs of tools")
+    return context, is_whole
+
+
+def read_machine(path: Path, probe: Callable[[Context], Fragment] = discover) -> Fragment:
     """Returns what a captured tree, an archive of one, a tool's output or a directory of outputs says.
+
+    Args:
+        path: Of any of these.
+        probe: What is asked of a captured machine.
 
     Raises:
         UnreadableMachine: there is nothing of the kind; the message names the path.
     """
+    captured = captured_context(path)
+    if captured is not None:
+        context, is_whole = captured
+        found = probe(context)
+        return found if is_whole else _with_note(found, f"{path} is cut off: what it held is read")
     if path.is_dir():
-        if any((path / root).is_dir() for root in _ROOTS):
-            return discover(CapturedContext(DirectoryTree(path)))
         return _folder(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UnreadableMachine(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    try:
-        if looks_like_archive(data):
-            tree, is_whole = archive_tree(data, str(path))
-            found = discover(CapturedContext(tree))
-            return found if is_whole else _with_note(found, f"{path} is cut off: what it held is read")
-        return identify(read_dump(data, str(path)))
+        return identify(read_dump(_bytes_of(path), str(path)))
     except PlaitError as error:
-        raise UnreadableMachine(str(error)) from None
+        told = str(error)
+        raise UnreadableMachine(told if str(path) in told else f"{path}: {told}") from None
 
 
 def write_capture(ctx: Context, path: Path) -> dict[str, int]:
@@ -121,6 +145,13 @@ def write_capture(ctx: Context, path: Path) -> dict[str, int]:
         for words, output in sorted(recorder.outputs.items()):
             _add(tar, f"{COMMANDS_DIRECTORY}/{words}", scrub.text(output).encode())
     return {"files": len(recorder.files), "commands": len(recorder.outputs)}
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableMachine(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def _folder(path: Path) -> Fragment:

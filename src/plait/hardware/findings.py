@@ -58,8 +58,8 @@ def _of_node(fragment: Fragment) -> Iterator[str]:
     models = sorted({d.accelerator_type or d.model or "" for d in devices} - {""})
     if len(models) > 1:
         yield f"different models in one node ({', '.join(models)}): a ring over them runs at the slowest one's links"
-    for hidden in fragment.hides if len(devices) > 1 else ():
-        yield f"{fragment.origin} does not show {hidden}, which may exist"
+    if fragment.hides and len(devices) > 1:
+        yield f"{fragment.origin} does not show {', '.join(fragment.hides)}, which may exist"
     if fragment.error:
         yield f"a probe gave up: {fragment.error}"
 

@@ -9,10 +9,9 @@ from plait.errors import PlaitError
 from plait.hardware.captures import read_machine
 from plait.hardware.catalog import known_types, match_model
 from plait.hardware.context import Context
-from plait.hardware.contexts import CapturedContext, DirectoryTree, LiveContext, archive_tree, looks_like_archive
+from plait.hardware.contexts import LiveContext
 from plait.hardware.cost_model import architecture
 from plait.hardware.discovery import discover, identify
-from plait.hardware.importers import read_dump
 from plait.hardware.link_rates import ports_of
 from plait.hardware.merge import merge
 from plait.hardware.probes.path_checks import path_warnings
@@ -21,10 +20,6 @@ from plait.words import did_you_mean
 
 ONLY_NODE = "node"
 """What a node is called whose name no file tells."""
-
-
-class UnreadableFile(PlaitError):
-    """A file holds nothing that can be read; the message names it."""
 
 
 class UnknownHint(PlaitError):
@@ -46,41 +41,22 @@ def from_capture(path: Path) -> dict[str, Fragment]:
     """Returns what a captured machine is: a directory or an archive with its ``/sys`` and recorded commands.
 
     Raises:
-        UnreadableFile: there is no such capture, or it is damaged; the message names it.
+        UnreadableMachine: there is no such capture, or it is damaged; the message names it.
     """
-    return {path.name.split(".", 1)[0] or ONLY_NODE: _of_path(path)}
+    return {path.name.split(".", 1)[0] or ONLY_NODE: read_machine(path, from_context)}
 
 
 def from_files(words: Iterable[str]) -> dict[str, Fragment]:
     """Returns what files tell, merged a node: ``FILE``, or ``NODE=FILE`` where there are several nodes.
 
     Raises:
-        UnreadableFile: a file cannot be opened, or no importer knows its kind; the message names it.
+        UnreadableMachine: a file cannot be opened, or no importer knows its kind; the message names it.
     """
     found: dict[str, list[Fragment]] = {}
     for word in words:
         node, path = _split(word)
-        found.setdefault(node, []).append(_of_path(path))
+        found.setdefault(node, []).append(read_machine(path, from_context))
     return {node: identify(merge(fragments)) for node, fragments in found.items()}
-
-
-def _of_path(path: Path) -> Fragment:
-    try:
-        if path.is_dir():
-            is_tree = (path / "sys").is_dir()
-            return from_context(CapturedContext(DirectoryTree(path))) if is_tree else read_machine(path)
-        data = path.read_bytes()
-        if looks_like_archive(data):
-            tree, is_whole = archive_tree(data, str(path))
-            cut = () if is_whole else (f"{path} is cut off: what it held is read",)
-            found = from_context(CapturedContext(tree))
-            return dataclasses.replace(found, warnings=(*found.warnings, *cut))
-        return read_dump(data, str(path))
-    except OSError as error:
-        raise UnreadableFile(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except PlaitError as error:
-        told = str(error)
-        raise UnreadableFile(told if str(path) in told else f"{path}: {told}") from None
 
 
 def with_hints(nodes: Mapping[str, Fragment], model: str | None, cpu: str | None) -> dict[str, Fragment]:

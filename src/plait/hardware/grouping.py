@@ -114,7 +114,7 @@ def best_group(
     candidates = free_devices(bytes_per_s, free, labels, unknown)
     n = len(candidates.names)
     if not 1 <= k <= n:
-        raise GroupImpossible(f"a group of {k} devices cannot be made of {n} free ones")
+        raise GroupImpossible(f"a group of {k} devices cannot be made: {n} {'is' if n == 1 else 'are'} free")
     found = _found(candidates, k, seed)
     ring = found.ring
     value = slowest(candidates.weights, ring) if k > 1 else -1.0

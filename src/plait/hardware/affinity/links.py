@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from plait.hardware.affinity.routes import Pair, ancestors
 from plait.hardware.cost_model import architecture, architecture_by_id
@@ -63,8 +64,8 @@ def links_between(fragment: Fragment, ends: Sequence[Component], others: Sequenc
     found: dict[Pair, Link] = {}
     for link in fragment.links:
         for pair, seen in (((link.a, link.b), link), ((link.b, link.a), turned(link))):
-            if pair in wanted and (pair not in found or _rank(seen) > _rank(found[pair])):
-                found[pair] = seen
+            if pair in wanted:
+                found[pair] = _better(found[pair], seen) if pair in found else seen
     refused = {
         pair for link in fragment.links if link.p2p == "refused" for pair in ((link.a, link.b), (link.b, link.a))
     }
@@ -82,7 +83,9 @@ def links_between(fragment: Fragment, ends: Sequence[Component], others: Sequenc
 
 
 def link_word(link: Link) -> str:
-    """Returns a link as topology tools print it: ``NV12``, ``SYS``, ``XGMI x2``; as it was printed where it was."""
+    """Returns a link as topology tools print it (``NV12``, ``SYS``, ``XGMI x2``), empty for one of unknown kind."""
+    if link.kind == "unknown":
+        return ""
     if _CELL.fullmatch(link.raw):
         return link.raw
     prefix = _COUNTED.get(link.kind)
@@ -93,18 +96,8 @@ def link_word(link: Link) -> str:
 
 def turned(link: Link) -> Link:
     """Returns the link as seen from its other end."""
-    return Link(
-        a=link.b,
-        b=link.a,
-        kind=link.kind,
-        count=link.count,
-        bytes_per_s=link.reverse_bytes_per_s if link.reverse_bytes_per_s.value is not None else link.bytes_per_s,
-        reverse_bytes_per_s=link.bytes_per_s,
-        latency_s=link.latency_s,
-        p2p=link.p2p,
-        shared_by=link.shared_by,
-        raw=link.raw,
-    )
+    back = link.reverse_bytes_per_s if link.reverse_bytes_per_s.value is not None else link.bytes_per_s
+    return replace(link, a=link.b, b=link.a, bytes_per_s=back, reverse_bytes_per_s=link.bytes_per_s)
 
 
 def processor_of(fragment: Fragment) -> str | None:
@@ -140,9 +133,19 @@ def _rank(link: Link) -> tuple[bool, int, int]:
     return is_stated, _RANK.get(link.kind, 0), link.count
 
 
+def _better(one: Link, other: Link) -> Link:
+    """Returns the link that is used; a rate told of the pair without a kind is that of the kind told beside it."""
+    best, rest = (one, other) if _rank(one) >= _rank(other) else (other, one)
+    if best.kind == "unknown" and rest.kind != "unknown":
+        p2p = rest.p2p if rest.p2p != "unknown" else best.p2p
+        latency = best.latency_s if best.latency_s.value is not None else rest.latency_s
+        there, back = best.bytes_per_s, best.reverse_bytes_per_s
+        return replace(rest, bytes_per_s=there, reverse_bytes_per_s=back, latency_s=latency, p2p=p2p)
+    return best
+
+
 def _with_p2p_refused(link: Link) -> Link:
-    fields = {name: getattr(link, name) for name in link.__dataclass_fields__}
-    return Link(**{**fields, "p2p": "refused"})
+    return replace(link, p2p="refused")
 
 
 def _kind_by_tree(fragment: Fragment, a: Component, b: Component) -> LinkKind | None:
