@@ -12,8 +12,8 @@ from plait.schedule.domain import Allocation, Decision, TaskKey, TaskState
 from plait.spec.job import Resources, WorkerRange
 
 Memory = Mapping[str, Mapping[str, float]]
-"""What a policy wants to know in its next round: named ledgers of numbers by key, such as ``{"time_s": {"j1/train":
-180.0}}``. Plain numbers, so that it is stored with the state of the cluster and survives a restart. Never changed in
+"""Named ledgers of numbers by key, such as ``{"time_s": {"j1/train": 180.0}}``, that a policy wants to know in its
+next round. Plain numbers, so that it is stored with the state of the cluster and survives a restart. Never changed in
 place."""
 
 NOTHING_REMEMBERED: Memory = {}

@@ -73,7 +73,7 @@ class PrecisionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """How gradients travel. ``compression`` other than ``none`` is accepted and planned by later parts."""
+    """How gradients travel; sessions refuse ``powersgd``."""
 
     compression: Literal["none", "fp16", "onebit_adam", "powersgd", "topk"] = "none"
     warmup_steps: int = 0
