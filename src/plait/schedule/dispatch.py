@@ -7,6 +7,7 @@ from plait.schedule.attempts import stop
 from plait.schedule.capacity import Capacity, Wish, room_for, wishes_of
 from plait.schedule.domain import Decision
 from plait.schedule.draft import Draft
+from plait.schedule.knowledge import NOTHING_KNOWN, Knowledge, Known
 from plait.schedule.moves import evacuate, resize, start, trim
 from plait.schedule.phrases import of_workers
 from plait.schedule.policy import Policy, TaskView, decide_with
@@ -25,12 +26,12 @@ class _Candidate:
     closed: str | None
 
 
-def dispatch(draft: Draft, policy: Policy) -> None:
+def dispatch(draft: Draft, policy: Policy, knowledge: Knowledge | None = None) -> None:
     """Moves work to where it should run now."""
     evacuate(draft)
     trim(draft)
     capacity = Capacity(draft.state)
-    candidates = {c.view.key: c for c in _candidates(draft, capacity)}
+    candidates = {c.view.key: c for c in _candidates(draft, capacity, knowledge)}
     if not candidates:
         return
     decided = set()
@@ -65,7 +66,7 @@ def _round_start(state: ClusterState) -> float:
     return state.now_s - late_s
 
 
-def _candidates(draft: Draft, capacity: Capacity) -> list[_Candidate]:
+def _candidates(draft: Draft, capacity: Capacity, knowledge: Knowledge | None) -> list[_Candidate]:
     found = []
     for job_id in draft.state.open_jobs:
         job = draft.state.jobs[job_id]
@@ -76,12 +77,13 @@ def _candidates(draft: Draft, capacity: Capacity) -> list[_Candidate]:
             wishes = wishes_of(draft.state, spec, task)
             if task.state == "waiting" and not _is_possible(draft, capacity, spec, task, wishes):
                 continue
-            found.append(_candidate(draft.state, capacity, spec, draft.task(task.key), wishes))
+            known = knowledge.of(draft.state, task.key) if knowledge is not None else NOTHING_KNOWN
+            found.append(_candidate(draft.state, capacity, spec, draft.task(task.key), wishes=wishes, known=known))
     return found
 
 
 def _candidate(
-    state: ClusterState, capacity: Capacity, spec: Task, task: TaskRecord, wishes: Mapping[str, Wish]
+    state: ClusterState, capacity: Capacity, spec: Task, task: TaskRecord, *, wishes: Mapping[str, Wish], known: Known
 ) -> _Candidate:
     job = state.jobs[task.key.job_id]
     attempt = state.attempts[task.attempt_id] if task.attempt_id is not None else None
@@ -106,6 +108,12 @@ def _candidate(
         free_slots={name: capacity.slots(wish, free=True) if may_change else 0 for name, wish in wishes.items()},
         restarts=sum(summary.outcome != "succeeded" for summary in task.history),
         runtime_s=_runtime_s(state, task),
+        rates=known.rates,
+        remaining_work=known.remaining_work,
+        done_work=known.done_work,
+        restart_cost_s=known.restart_cost_s,
+        weight=known.weight,
+        deadline_at_s=known.deadline_at_s,
         num_nodes=len({w.placement.node for w in attempt.active()}) if attempt is not None else 0,
     )
     return _Candidate(view=view, wishes=wishes, closed=closed)

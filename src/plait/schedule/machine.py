@@ -29,6 +29,7 @@ from plait.schedule.events import (
     WorkerExited,
     WorkerStarted,
 )
+from plait.schedule.knowledge import Knowledge
 from plait.schedule.policies import policy_or_default
 from plait.schedule.policy import Policy
 from plait.schedule.state import ClusterState, MachineConfig
@@ -43,7 +44,9 @@ def initial(cluster: Cluster | None = None) -> ClusterState:
     return ClusterState(config=_config(MachineConfig(), cluster or Cluster()))
 
 
-def apply(state: ClusterState, event: Event, policy: Policy | None = None) -> tuple[ClusterState, tuple[Command, ...]]:
+def apply(
+    state: ClusterState, event: Event, policy: Policy | None = None, knowledge: Knowledge | None = None
+) -> tuple[ClusterState, tuple[Command, ...]]:
     """Returns the state after the event and what has to be done now, in order.
 
     An event whose id is not above that of the last one has been applied before and changes nothing.
@@ -53,6 +56,7 @@ def apply(state: ClusterState, event: Event, policy: Policy | None = None) -> tu
         event: What happened.
         policy: Who decides; None takes the one that the cluster's file names, or the default where that one is not
             installed.
+        knowledge: What is known of tasks beyond their files; None: nothing.
     """
     if event.id <= state.last_event_id:
         return state, ()
@@ -61,7 +65,7 @@ def apply(state: ClusterState, event: Event, policy: Policy | None = None) -> tu
     _take(draft, event)
     if _may_move(state, draft.state, event):
         jobs.settle(draft)
-        dispatch(draft, policy or policy_or_default(draft.state.config.policy.name)[0])
+        dispatch(draft, policy or policy_or_default(draft.state.config.policy.name)[0], knowledge)
         jobs.settle(draft)
     return draft.state, tuple(draft.commands)
 
@@ -72,6 +76,12 @@ def replay(events: Iterable[Event], policy: Policy | None = None, state: Cluster
     for event in events:
         state, _ = apply(state, event, policy)
     return state
+
+
+def forget_ended(state: ClusterState) -> ClusterState:
+    """Returns the state without the jobs that have ended: a long simulation books them elsewhere."""
+    open_jobs = {job_id: state.jobs[job_id] for job_id in state.open_jobs}
+    return state if len(open_jobs) == len(state.jobs) else replace(state, jobs=open_jobs)
 
 
 def is_same_but_for_time(one: ClusterState, other: ClusterState) -> bool:

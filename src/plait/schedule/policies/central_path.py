@@ -36,8 +36,8 @@ class Level:
 class Delay:
     """Minimise the largest ``(age_s[i] + remaining[i] / rate of task i) / fair_s[i]``.
 
-    The barrier is that of the program in the form in which conic solvers take it (``1 / rate`` is a variable of its
-    own above a rotated cone): twice the logarithm of the slack, and the logarithm of the rate.
+    The barrier is that of the program in the form in which conic solvers take it: ``1 / rate`` is a variable of its own
+    above a second-order cone, which leaves 1.5 times the logarithm of the slack and half that of the rate.
     """
 
     age_s: Floats
@@ -110,7 +110,7 @@ class _Path:
         self.counts = goal.counts if isinstance(goal, Level) else np.full(num_tasks, isinstance(goal, Delay))
         self.has_level = bool(self.counts.any())
         self.gain = goal.per_share if isinstance(goal, Gain) else np.zeros_like(shares.rates)
-        self.times = 2.0 if isinstance(goal, Delay) else 1.0
+        self.times = 1.5 if isinstance(goal, Delay) else 1.0
         self.num_logs = (
             shares.rates.size + num_tasks + len(shares.capacity) + int(self.has_floor.sum() + self.counts.sum())
         )
@@ -164,7 +164,7 @@ class _Path:
         goal = point.level if self.has_level else float((self.gain * point.x).sum())
         logs = np.log(point.x).sum() + np.log(point.idle).sum() + np.log(point.free).sum()
         if isinstance(self.goal, Delay):
-            logs += np.log(point.rate).sum()
+            logs += 0.5 * np.log(point.rate).sum()
         return float(-goal / weight - logs - np.log(point.above).sum() - self.times * np.log(point.slack).sum())
 
     def _centre(self, point: _Point, weight: float, most: int) -> tuple[_Point, int]:
@@ -192,7 +192,7 @@ class _Path:
         shares, x = self.shares, point.x
         by_rate, by_level, bend = self._slopes(point)
         times, pull = self.times, by_rate / point.slack
-        in_rate = 1.0 / point.rate if isinstance(self.goal, Delay) else np.zeros_like(point.rate)
+        in_rate = 0.5 / point.rate if isinstance(self.goal, Delay) else np.zeros_like(point.rate)
         floor = np.where(self.has_floor, 1.0 / point.above, 0.0)
         use = np.where(self.usable, 1.0 / point.free, 0.0)
         grad = -self.gain / weight - 1.0 / x + (1.0 / point.idle)[:, None] + shares.devices * use
@@ -201,7 +201,7 @@ class _Path:
         # Each task's block is diag(1/x^2) + 11'/idle^2 + bend rates rates': both rank-one parts are inverted in closed
         # form, since the block is nearly singular once a slack is small.
         own_curve = times * pull**2
-        curve = own_curve + times * bend / point.slack + floor**2 + in_rate**2
+        curve = own_curve + times * bend / point.slack + floor**2 + 2.0 * in_rate**2
         block = _Block(x, point.idle, shares.rates, curve)
         push = times * pull * by_level / point.slack
         system: Any = np.zeros((len(shares.capacity) + 1, len(shares.capacity) + 1))

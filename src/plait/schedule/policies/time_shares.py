@@ -6,7 +6,7 @@ and large gangs may wait long. Shares are solved anew when tasks came or went, b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from typing import Final
@@ -34,6 +34,7 @@ class Turns:
     """How shares become turns.
 
     Attributes:
+        round_s: Least time between two rounds; the published 360 s are a compromise with the cost of restarts.
         resolve_after_s: Least time between two solves.
         type_order_seed: Types pick in an order drawn anew each round, as Gavel does for policies that know no types;
             None: in the cluster's order.
@@ -43,6 +44,7 @@ class Turns:
             though devices that they could fill are kept for them; a solve at time 0 counts as none.
     """
 
+    round_s: float = 360.0
     resolve_after_s: float = 1920.0
     type_order_seed: int | None = None
     needs_priority: bool = False
@@ -57,7 +59,9 @@ def take_turns(
     def plan(cluster: ClusterView, tasks: Sequence[TaskView], memory: Memory) -> Plan:
         return _plan(cluster, tasks, memory, turns, solve)
 
-    return in_rounds(cluster, tasks, memory, plan)
+    planned_at_s = memory.get(CLOCK, {}).get("planned_at_s")
+    is_over = planned_at_s is None or turns.as_published or cluster.now_s - planned_at_s >= turns.round_s - 1e-6
+    return in_rounds(replace(cluster, is_round=cluster.is_round and is_over), tasks, memory, plan)
 
 
 def _plan(cluster: ClusterView, tasks: Sequence[TaskView], memory: Memory, turns: Turns, solve: Solve) -> Plan:
@@ -68,7 +72,11 @@ def _plan(cluster: ClusterView, tasks: Sequence[TaskView], memory: Memory, turns
     chosen = _choose(cluster, gangs, memory, turns)
     clock = memory.get(CLOCK, {})
     ran = {f"{task.key}|{chosen[task.key]}": task.runtime_s for task in gangs.tasks if task.key in chosen}
-    memory = {**memory, RAN: ran, CLOCK: {**clock, "rounds": clock.get("rounds", 0.0) + 1.0}}
+    memory = {
+        **memory,
+        RAN: ran,
+        CLOCK: {**clock, "rounds": clock.get("rounds", 0.0) + 1.0, "planned_at_s": cluster.now_s},
+    }
     targets, reasons = {}, {}
     for task in gangs.tasks:
         name = chosen.get(task.key)

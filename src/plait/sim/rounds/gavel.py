@@ -5,14 +5,14 @@ the round ends, steps given out to workers in whole numbers: a micro-task with f
 that fails five times in a row is dropped. None of this is recommended; the neutral setting is another module.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plait.schedule.policy import NOTHING_REMEMBERED, Memory, Policy, decide_with
+from plait.schedule.policy import NOTHING_REMEMBERED, Memory, Policy
 from plait.sim.jobs import SimJob
 from plait.sim.outcome import JobOutcome, RunOutcome, fair_time_s
 from plait.sim.rounds.views import Machines, Standing, Viewer
+from plait.sim.timed import TimedPolicy
 
 ROUND_S = 360.0
 MOST_FAILURES = 5
@@ -57,7 +57,7 @@ def run_gavel_conventions(jobs: Sequence[SimJob], machines: Machines, policy: Po
 class _Run:
     def __init__(self, jobs: Sequence[SimJob], machines: Machines, policy: Policy) -> None:
         self.machines = machines
-        self.policy = policy
+        self.policy = TimedPolicy(policy)
         self.viewer = Viewer(machines, ROUND_S, restart_cost_s=0.0)
         self.queue = list(jobs)
         self.active: dict[str, _Running] = {}
@@ -67,7 +67,6 @@ class _Run:
         self.round_start_s = 0.0
         self.round_end_s: float | None = None
         self.memory: Memory = NOTHING_REMEMBERED
-        self.solve_s: list[float] = []
         self.cost = 0.0
 
     def round(self) -> None:
@@ -113,9 +112,8 @@ class _Run:
 
     def _schedule(self) -> None:
         views = [self.viewer.task(running.job, self._standing(running)) for running in self.active.values()]
-        began_s = time.process_time()
-        decisions, self.memory = decide_with(self.policy, self.viewer.cluster(self.now_s), views, self.memory)
-        self.solve_s.append(time.process_time() - began_s)
+        cluster = self.viewer.cluster(self.now_s)
+        decisions, self.memory = self.policy.decide_remembering(cluster, views, self.memory)
         for running in self.active.values():
             running.last = None
         for decision in decisions:
@@ -174,7 +172,7 @@ class _Run:
             ended_at_s=self.now_s,
             busy_device_s=busy,
             cost=self.cost,
-            solve_s=tuple(self.solve_s),
+            solve_s=tuple(self.policy.solve_s),
         )
 
 

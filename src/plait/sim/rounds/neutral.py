@@ -6,16 +6,16 @@ progress for ``restart_s``. A job ends at its exact second.
 """
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plait.schedule.policy import NOTHING_REMEMBERED, Memory, Policy, decide_with
+from plait.schedule.policy import NOTHING_REMEMBERED, Memory, Policy
 from plait.sim.beliefs import Beliefs
 from plait.sim.jobs import SimJob
 from plait.sim.outcome import Held, JobOutcome, RunOutcome, fair_time_s
 from plait.sim.rounds.placement import Slots, Wanted, fewest_nodes, place_round
 from plait.sim.rounds.views import Machines, Standing, Viewer
+from plait.sim.timed import TimedPolicy
 
 TICK_S = 60.0
 
@@ -62,7 +62,7 @@ def run_neutral(
 class _Run:
     def __init__(self, jobs: Sequence[SimJob], machines: Machines, policy: Policy, setting: NeutralSetting) -> None:
         self.machines = machines
-        self.policy = policy
+        self.policy = TimedPolicy(policy)
         self.setting = setting
         self.viewer = Viewer(machines, setting.round_s, setting.restart_s)
         self.beliefs = setting.beliefs.begin()
@@ -73,7 +73,6 @@ class _Run:
         self.first_s = jobs[0].submitted_at_s if jobs else 0.0
         self.last_s = self.first_s
         self.memory: Memory = NOTHING_REMEMBERED
-        self.solve_s: list[float] = []
         self.timeline: list[Held] = []
 
     def tick(self) -> None:
@@ -89,9 +88,8 @@ class _Run:
 
     def _decide(self) -> None:
         views = [self.viewer.task(one.job, self._standing(one)) for one in self.active.values()]
-        began_s = time.process_time()
-        decisions, self.memory = decide_with(self.policy, self.viewer.cluster(self.now_s), views, self.memory)
-        self.solve_s.append(time.process_time() - began_s)
+        cluster = self.viewer.cluster(self.now_s)
+        decisions, self.memory = self.policy.decide_remembering(cluster, views, self.memory)
         wanted = []
         for decision in decisions:
             if decision.allocation is None or not decision.allocation.counts:
@@ -210,6 +208,6 @@ class _Run:
             ended_at_s=self.last_s,
             busy_device_s=busy,
             cost=sum(device_s * prices.get(name, 0.0) for name, device_s in busy.items()) / 3600.0,
-            solve_s=tuple(self.solve_s),
+            solve_s=tuple(self.policy.solve_s),
             timeline=tuple(self.timeline),
         )
