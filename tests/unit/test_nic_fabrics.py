@@ -2,7 +2,8 @@
 
 import pytest
 
-from plait.hardware.affinity.fabric import fabric_of, is_up, link_state, node_link
+from plait.hardware.affinity.fabric import node_link
+from plait.hardware.nics import fabric_of, is_up, link_state
 from plait.hardware.topology import Component
 from plait.hardware.values import Source, Value
 

@@ -6,11 +6,13 @@ from plait.cli.output import human_bytes, print_reasons, print_table, say
 from plait.hardware.catalog import UnknownAccelerator, capability, predicted_speed
 from plait.hardware.device import DeviceCapability
 from plait.hardware.discovery import MATCH, PACKAGE, SHARE, SLICE_OF, devices_of
+from plait.hardware.nics import fabric_of
 from plait.hardware.topology import Component, Fragment, PciPort
 from plait.hardware.visible import visible
 
 _PREFERRED = ("bf16", "fp16", "fp32")
 _MOST_WARNINGS = 12
+_LAYERS = {"infiniband": "InfiniBand", "roce": "RoCE", "rdma": "RDMA", "tcp": "TCP"}
 _COLUMNS = (
     "DEVICE", "TYPE", ">MEMORY", ">NUMA", "PCI", "PCIE", "HEALTH", ">POWER", "PRECISIONS", ">MEMORY GB/S", ">SPEED",
     "PACKAGE",
@@ -199,11 +201,8 @@ def _nics(found: Fragment) -> Iterator[Component]:
 
 
 def _layer(nic: Component) -> str | None:
-    layers = dict.fromkeys(text for key, text in nic.extra.items() if key.endswith(".link_layer"))
-    if layers:
-        words = {"Ethernet": "RoCE", "InfiniBand": "InfiniBand"}
-        return " ".join(words.get(layer, layer) for layer in layers)
-    return "TCP" if "net" in nic.extra else None
+    fabric = fabric_of(nic)
+    return None if fabric is None else _LAYERS[fabric]
 
 
 def _reasons(shown: Iterable[Component]) -> Iterator[str]:

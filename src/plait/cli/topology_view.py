@@ -11,8 +11,8 @@ import numpy as np
 
 from plait.cli.output import PIPED_COLUMNS, console, counted, print_table, say
 from plait.hardware.affinity import AffinityMatrix
-from plait.hardware.affinity.fabric import fabric_of, link_state, nics_of, other_names
 from plait.hardware.affinity.links import devices_of
+from plait.hardware.nics import fabric_of, link_state, nics_of, other_names
 from plait.hardware.topology import Component, Fragment
 from plait.hardware.values import Source
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from plait.hardware.affinity.fabric import is_up, nics_of
 from plait.hardware.affinity.links import ACCELERATORS, devices_of, links_between
 from plait.hardware.affinity.matrix import AffinityMatrix
 from plait.hardware.affinity.routes import switch_sets
 from plait.hardware.cost_model import ports_of_device
+from plait.hardware.nics import is_up, nics_of
 from plait.hardware.topology import Component, Fragment
 from plait.hardware.values import Source
 

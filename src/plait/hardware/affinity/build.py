@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from plait.hardware.affinity.between import NicTable, fill_between, node_sheet, state_nodes
 from plait.hardware.affinity.contention import Load
-from plait.hardware.affinity.fabric import is_up, nics_of
 from plait.hardware.affinity.links import devices_of, link_word, links_between, names_of, processor_of
 from plait.hardware.affinity.matrix import AffinityMatrix, UnknownDevice
 from plait.hardware.affinity.measured import PairFigure, best_of, measured_pairs
@@ -17,6 +16,7 @@ from plait.hardware.affinity.routes import Pair, Routes, narrowed, node_routes
 from plait.hardware.affinity.sheet import Sheet, blank, or_nan, shut
 from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.hardware.cost_model import RDMA_RATIO, Estimate, estimate_host, estimate_nic, estimate_pair
+from plait.hardware.nics import is_up, nics_of
 from plait.hardware.topology import CapacityGroup, Component, Fragment, Link
 from plait.hardware.values import Source, Value
 from plait.words import did_you_mean

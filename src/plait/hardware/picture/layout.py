@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plait.hardware.affinity.fabric import nics_of
 from plait.hardware.affinity.links import devices_of, links_between
 from plait.hardware.affinity.routes import socket_of, switch_sets
+from plait.hardware.nics import nics_of
 from plait.hardware.topology import Component, Fragment, Link
 
 COLUMN = 92.0
