@@ -1,0 +1,95 @@
+"""An independent look at a schedule: no device twice, gangs whole, sizes and types as asked, quotas kept.
+
+It knows nothing of policies, placement or the state machine; it reads only who held which devices when.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from plait.sim.jobs import SimJob
+from plait.sim.outcome import Held, RunOutcome
+
+TOUCH_S = 1e-6
+"""Spans that overlap by less than this only touch: times are sums of floating-point numbers."""
+
+
+def problems(run: RunOutcome, quotas: Mapping[str, Mapping[str, int]] | None = None) -> list[str]:
+    """Returns every fault of the schedule as a sentence; none where it is right.
+
+    Args:
+        run: With its timeline (``keeps_timeline``).
+        quotas: By project and type, the devices that it may hold at once.
+    """
+    jobs = {one.job.id: one.job for one in run.jobs}
+    found = [*_twice(run.timeline), *_gangs(run.timeline, jobs), *_spans(run)]
+    if quotas is not None:
+        found.extend(_over_quota(run.timeline, jobs, quotas))
+    return found
+
+
+def _twice(timeline: Sequence[Held]) -> Iterator[str]:
+    by_device: dict[tuple[str, str, int], list[Held]] = defaultdict(list)
+    for held in timeline:
+        for device in held.devices:
+            by_device[held.node, held.accelerator_type, device].append(held)
+    for (node, name, device), spans in by_device.items():
+        spans.sort(key=lambda held: (held.start_s, held.end_s))
+        for first, second in pairwise(spans):
+            if second.start_s < first.end_s - TOUCH_S:
+                yield (
+                    f"device {name} {device} of {node} is held by {first.job_id} until {first.end_s:g} s "
+                    f"and by {second.job_id} from {second.start_s:g} s"
+                )
+
+
+def _gangs(timeline: Sequence[Held], jobs: Mapping[str, SimJob]) -> Iterator[str]:
+    by_job: dict[str, list[Held]] = defaultdict(list)
+    for held in timeline:
+        by_job[held.job_id].append(held)
+    for job_id, spans in by_job.items():
+        job = jobs.get(job_id)
+        if job is None:
+            yield f"{job_id} holds devices but is no job of the trace"
+            continue
+        fewest, most = job.size_range
+        for start_s, end_s, number, names in _levels(spans):
+            if end_s - start_s > TOUCH_S and number and not fewest <= number <= most:
+                yield f"{job_id} holds {number} devices from {start_s:g} s on; it runs with {fewest} to {most}"
+            if job.allowed and not names <= set(job.allowed):
+                yield f"{job_id} runs on {', '.join(sorted(names))}; it asked for {', '.join(job.allowed)}"
+
+
+def _levels(spans: Sequence[Held]) -> Iterator[tuple[float, float, int, set[str]]]:
+    """Goes over the stretches between changes with the number of devices held and their types."""
+    edges = sorted({edge for held in spans for edge in (held.start_s, held.end_s)})
+    for start_s, end_s in pairwise(edges):
+        here = [held for held in spans if held.start_s <= start_s and held.end_s >= end_s]
+        yield start_s, end_s, sum(len(held.devices) for held in here), {held.accelerator_type for held in here}
+
+
+def _spans(run: RunOutcome) -> Iterator[str]:
+    for one in run.jobs:
+        spans = [held for held in run.timeline if held.job_id == one.job.id] if len(run.jobs) <= 2000 else []
+        if spans and min(held.start_s for held in spans) < one.job.submitted_at_s - TOUCH_S:
+            yield f"{one.job.id} ran before it was submitted"
+        if one.end_s is not None and spans and max(held.end_s for held in spans) > one.end_s + TOUCH_S:
+            yield f"{one.job.id} holds devices after its end at {one.end_s:g} s"
+
+
+def _over_quota(
+    timeline: Sequence[Held], jobs: Mapping[str, SimJob], quotas: Mapping[str, Mapping[str, int]]
+) -> Iterator[str]:
+    changes: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for held in timeline:
+        project = jobs[held.job_id].project
+        if held.accelerator_type in quotas.get(project, {}):
+            changes[project, held.accelerator_type].append((held.start_s + TOUCH_S, len(held.devices)))
+            changes[project, held.accelerator_type].append((held.end_s, -len(held.devices)))
+    for (project, name), steps in changes.items():
+        level, quota = 0, quotas[project][name]
+        for at_s, change in sorted(steps):
+            level += change
+            if level > quota:
+                yield f"project {project} holds {level} {name} at {at_s:g} s; its quota is {quota}"
+                break
