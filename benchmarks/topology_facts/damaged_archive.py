@@ -23,7 +23,7 @@ def damaged_archive(data: bytes, seed: int) -> bytes:
     rng = random.Random(seed)
     plain, members = _opened(data)
     if rng.randrange(4) == 0:
-        return _damaged_bytes(data, plain, rng)
+        return _damaged_bytes(data, plain, members, rng)
     out = []
     lost = rng.random() * 0.3
     for member in members:
@@ -58,13 +58,13 @@ def _changed(member: tarfile.TarInfo, plain: bytes, rng: random.Random) -> bytes
     return header.tobuf() + content + bytes(-len(content) % _BLOCK_BYTES)
 
 
-def _damaged_bytes(data: bytes, plain: bytes, rng: random.Random) -> bytes:
+def _damaged_bytes(data: bytes, plain: bytes, members: tuple[tarfile.TarInfo, ...], rng: random.Random) -> bytes:
     whole = plain if rng.randrange(2) else data
     if rng.randrange(2):
         return whole[: rng.randrange(len(whole))]
     changed = bytearray(whole)
     for _ in range(rng.randrange(1, 6)):
         # In an archive that is not compressed only headers are worth hitting: a changed value is another machine.
-        place = rng.randrange(len(whole)) if whole is data else _BLOCK_BYTES * rng.randrange(len(whole) // _BLOCK_BYTES)
-        changed[place] ^= 1 << rng.randrange(8)
+        header = rng.choice(members).offset + rng.randrange(_BLOCK_BYTES)
+        changed[rng.randrange(len(whole)) if whole is data else header] ^= 1 << rng.randrange(8)
     return bytes(changed)

@@ -48,7 +48,7 @@ def lone_nics(context: Context, functions: Mapping[str, Component]) -> list[Comp
     placed = {name for c in functions.values() for name in c.extra.get("infiniband", "").split()}
     found = []
     for name in context.list(_FABRIC):
-        if name not in placed and context.link(f"{_FABRIC}/{name}") is not None:
+        if name not in placed and (context.link(f"{_FABRIC}/{name}") or "").endswith(f"/infiniband/{name}"):
             ports = _ports(context, f"{_FABRIC}/{name}")
             found.append(
                 Component(

@@ -267,7 +267,7 @@ class _Reader:
 
     def _lone_gpu(self, element: Element, place: _Place) -> None:
         number = whole(element.attributes.get("dev", ""))
-        if number is None:
+        if number is None or "net" not in element.attributes:
             self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> {element.attributes.get('dev')!r}")
             return
         key = self._add(with_gpu(_bare(f"{place.host}{element.tag}{number}", "gpu", place), element))
