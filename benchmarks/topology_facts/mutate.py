@@ -2,8 +2,9 @@
 
 Two sorts. *Presentation* changes how a text looks and nothing that it says: colours, line ends, quotes, log prefixes,
 other blanks. *Damage* loses or adds something: rows, columns, words, characters, the end. A lost or foreign character
-never makes another valid word: letters and separators get lost and signs that no tool prints come in, digits and names
-in quotes are left alone, because ``NV12`` without its 1 is the table of another machine.
+never makes another valid word: letters and separators get lost and signs that no tool prints come in. Digits, and names
+that people choose (in quotes, or small letters with a number), are left alone: ``NV12`` without its 1 is the table of
+another machine.
 """
 
 import random
@@ -92,8 +93,11 @@ def _without_rows(lines: list[str], rng: random.Random) -> Iterable[str]:
 
 
 def _narrow(lines: list[str], rng: random.Random) -> Iterable[str]:
+    """Cuts every line at one width; a name that people choose is not cut inside, a piece of one is another name."""
     width = rng.randrange(4, 4 + max(4, *map(len, lines)))
-    return [line[:width] for line in lines]
+    for line in lines:
+        is_inside = line[width - 1 : width + 1].replace("_", "a").isalnum() and len(line) > width
+        yield re.sub(r"\b[a-z]\w*$", "", line[:width]) if is_inside else line[:width]
 
 
 def _wrapped(lines: list[str], rng: random.Random) -> Iterable[str]:
@@ -132,7 +136,8 @@ def _broken(text: str, rng: random.Random) -> str:
 def _lost(text: str, rng: random.Random) -> str:
     kept = list(text)
     quoted = {i for m in re.finditer(r"'[^'\n]*'|\"[^\"\n]*\"", text) for i in range(*m.span())}
-    places = [i for i, c in enumerate(kept) if not c.isdigit() and c != "\n" and i not in quoted]
+    chosen = {i for m in re.finditer(r"\b[a-z][\w.-]*\d\w*", text) for i in range(*m.span())}
+    places = [i for i, c in enumerate(kept) if not c.isdigit() and c != "\n" and i not in quoted | chosen]
     for at in rng.sample(places, min(len(places), rng.randrange(1, 6))):
         kept[at] = ""
     return "".join(kept)

@@ -21,6 +21,7 @@ _CAPTION = re.compile(r"={2,}\s*([^=]{3,80}?)\s*={2,}|([A-Z][A-Z -]{4,60} TABLE)
 _PIECE_OF_CELL = re.compile(r"[A-Z0-9]{1,3}", re.ASCII)
 _MOST_TABLES = 64
 _MOST_LOST = 4
+_WIDTH_OF_A_CELL = 4
 
 
 @dataclass(slots=True)
@@ -153,13 +154,24 @@ class _Finder:
                 break
             text, split = longer
             i += 1
-        if split is not None and not split.is_complete and i != self._last:
+        if split is not None and not split.is_complete and not (i == self._last == first and self._is_below(matrix, i)):
             split.right = None  # cells are missing inside the row, or it was cut by hand: no telling which
         if split is None or not self._keep(matrix, label, split, first, i):
             matrix.unread.append(first + 1)
             matrix.strangers.append(label)
             return 0
         return i + 1
+
+    def _is_below(self, matrix: Matrix, i: int) -> bool:
+        """Whether the words of a row stand below those of the header, so that none between them is missing."""
+        starts = [
+            [match.start() for match in re.finditer(r"[^\s|]+", line.expandtabs(8))]
+            for line in (self._lines[matrix.line - 1], self._lines[i])
+        ]
+        columns, cells = starts[0][: len(matrix.columns)], starts[1][1:]
+        return len(columns) == len(matrix.columns) and all(
+            abs(column - cell) < _WIDTH_OF_A_CELL for column, cell in zip(columns, cells, strict=False)
+        )
 
     def _goes_on(self, split: SplitRow | None, matrix: Matrix, i: int) -> bool:
         """Whether the row may be wrapped onto line ``i``."""
@@ -254,9 +266,15 @@ def _drop_pieces_of_names(matrix: Matrix) -> None:
         if name is None or name in matrix.rows or ACCELERATOR.fullmatch(name):
             continue
         stem = name.rstrip("0123456789")
-        is_begun = index == len(matrix.columns) - 1 and any(o.startswith(name) for o in matrix.names if o != name)
+        is_begun = index == len(matrix.columns) - 1 and any(_begins(name, other) for other in matrix.names)
         if is_begun or any(_is_piece(name, o) for o in matrix.strangers) or any(_is_piece(stem, o) for o in stems):
             _rename(matrix, index, name, None)
+
+
+def _begins(part: str, whole: str) -> bool:
+    """Whether a name is the beginning of another one or of one formed like it (``rocep3s0`` beside ``rocep0s0f0``)."""
+    shapes = [re.sub("[0-9]+", "#", name) for name in (part, whole)]
+    return part != whole and (whole.startswith(part) or (shapes[0] != shapes[1] and shapes[1].startswith(shapes[0])))
 
 
 def _is_piece(part: str, whole: str) -> bool:

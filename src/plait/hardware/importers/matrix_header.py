@@ -22,6 +22,8 @@ _GLUED = re.compile(
     r"(?:GPU|NPU|NIC|MLU|DCU|HCU)[0-9]+|Phy-ID[0-9]+|mlx[0-9]+_(?:bond_)?[0-9]+|ib[0-9]+", re.ASCII | re.IGNORECASE
 )
 _OTHER_NAME = re.compile(r"[A-Za-z](?=[A-Za-z_.:-]*[0-9])[A-Za-z0-9_.:-]{0,30}[A-Za-z0-9]", re.ASCII)
+_ALIKE = re.compile(r"([A-Za-z][A-Za-z_.-]+)[0-9]+(?:\1[0-9]+)+", re.ASCII)
+_TWICE = re.compile(r"([A-Za-z][A-Za-z_.-]+)[0-9]\S*\1[0-9]", re.ASCII)
 _PIECE_OF_STEM = re.compile(r"(?:G?P?U?|N?P?U?|N?I?C?)[0-9]+", re.ASCII)
 _LOST = "\ufffd"
 QUOTES = "`'\"*"
@@ -79,12 +81,18 @@ def _words(text: str) -> list[str]:
 def _columns(tokens: Sequence[str]) -> list[str | None]:
     columns: list[str | None] = []
     for token in tokens:
-        glued = _GLUED.findall(token)
-        if len(glued) > 1 and "".join(glued) == token:
-            columns.extend(glued)
-        else:
-            columns.append(token if is_name(token) else None)
+        glued = _glued_names(token)
+        columns.extend(glued or [token if is_name(token) else None])
     return [None if name is not None and name in columns[:at] else name for at, name in enumerate(columns)]
+
+
+def _glued_names(token: str) -> list[str]:
+    """Returns the names that ran together in a word (``GPU0GPU1mlx5_0``, ``hns_8hns_9``), none where it is one word."""
+    found = _GLUED.findall(token)
+    if len(found) > 1 and "".join(found) == token:
+        return list(found)
+    alike = _ALIKE.fullmatch(token)
+    return re.findall(re.escape(alike[1]) + "[0-9]+", token) if alike else []
 
 
 def longer_header(
@@ -99,10 +107,18 @@ def longer_header(
     found = [(line, longer) for line in joined if (longer := header_of(line, is_cut=is_cut)) is not None]
     if not found:
         return None
-    line, best = min(found, key=lambda pair: (pair[1].bad, -_labelled(pair[1], labels), -len(pair[1].titles)))
+    line, best = min(
+        found,
+        key=lambda pair: (pair[1].bad, -_labelled(pair[1], labels), _stems(pair[1]), -len(pair[1].titles)),
+    )
     grows = len(best.columns) + len(best.titles) - best.bad > len(header.columns) + len(header.titles) - header.bad
     is_better = grows or _labelled(best, labels) > _labelled(header, labels)
     return (line, best) if is_better and best.bad <= max(1, header.bad) else None
+
+
+def _stems(header: Header) -> int:
+    """Returns how many kinds of names there are: a name broken in two makes one more."""
+    return len({name.rstrip("0123456789") for name in header.columns if name is not None})
 
 
 def _labelled(header: Header, labels: frozenset[str]) -> int:
@@ -115,7 +131,7 @@ def is_name(token: str) -> bool:
         return True
     if _PIECE_OF_STEM.fullmatch(token) or _NUMBERED.search(token):
         return False
-    if len(_GLUED.findall(token)) > 1:
+    if len(_GLUED.findall(token)) > 1 or _TWICE.match(token):
         return False
     return _OTHER_NAME.fullmatch(token) is not None and link_of(token) is None and not is_affinity(token)
 
