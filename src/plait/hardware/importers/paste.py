@@ -18,7 +18,7 @@ _TERMINAL_CODES = re.compile(
     r"|\x1b[()*+][0-9A-Za-z]"  # character sets
     r"|\x1b[@-Z\\-_]"
     r"|(?:\^\[|\\x1b|\\033|\\e|\\u001b)\[[0-9;]{0,12}m"  # the escape itself printed as text
-    r"|(?<![0-9A-Za-z:])\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m"  # the escape lost, the rest kept
+    r"|\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m"  # the escape lost, the rest kept
 )
 _BLANKS = {
     ord(c): " "
