@@ -18,16 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from report import arguments, finish
 from torch._subclasses.fake_tensor import FakeTensorMode
-from workers.memory_models import WORKLOADS, Workload
 
-from plait.hardware.memory.caching_allocator import CachingAllocator, CachingRules, replay
+from plait.hardware.memory.caching_allocator import CachingAllocator, replay
+from plait.hardware.memory.caching_blocks import CachingRules
 from plait.hardware.memory.lifetimes import Lifetimes, lifetimes_of, make_lifetimes
 from plait.hardware.memory.packing import check_packing, pack
 from plait.hardware.memory.pool import MemoryPool, PoolSettings
 from plait.hardware.memory.trace import EventKind, Ints, MemoryTrace
 from plait.train.devices.memory_recorder import MemoryRecorder, mark_step, record_cpu_allocator
+from report import arguments, finish
+from workers.memory_models import WORKLOADS, Workload
 
 STEPS = {"real": 12, "large": 20}
 QUICK_STEPS = {"real": 4, "large": 6}
@@ -64,7 +65,8 @@ def record(workload: Workload, size: str, steps: int, seed: int) -> MemoryTrace:
                 step()
                 mark_step()
         return traces[0]
-    with FakeTensorMode(), MemoryRecorder(origin=workload.name) as recorder:
+    recorder = MemoryRecorder(origin=workload.name)
+    with FakeTensorMode(), recorder:
         for _, step in zip(range(steps), workload.build(1, seed), strict=False):
             step()
             recorder.end_step()
@@ -141,7 +143,8 @@ def time_planning(recorded: MemoryTrace, seed: int) -> float:
         packing = pack(lifetimes)
         took = time.process_time() - began
         check_packing(lifetimes.rounded(512), packing.offsets)
-        print(f"planning {EVENTS:,} events, {name:15s} {took:5.2f} s CPU, {packing.height_bytes / packing.lower_bound_bytes:.4f} of the least possible")
+        ratio = packing.height_bytes / packing.lower_bound_bytes
+        print(f"planning {EVENTS:,} events, {name:15s} {took:5.2f} s CPU, {ratio:.4f} of the least possible")
         worst = max(worst, took)
     return worst
 

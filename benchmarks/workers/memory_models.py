@@ -8,6 +8,7 @@ FakeTensorMode, which runs the same operators on tensors without data. Every cho
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,8 @@ class Attention(nn.Module):
         if self.causal:
             hidden = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
             scores = scores.masked_fill(hidden, float("-inf"))
-        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, width))
+        result: Tensor = self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, width))
+        return result
 
 
 class Layer(nn.Module):
@@ -53,7 +55,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norms[0](x))
-        return x + self.feed_forward(self.norms[1](x))
+        result: Tensor = x + self.feed_forward(self.norms[1](x))
+        return result
 
 
 class ByteModel(nn.Module):
@@ -68,7 +71,8 @@ class ByteModel(nn.Module):
         self.head = nn.Linear(width, 256)
 
     def forward(self, text: Tensor) -> Tensor:
-        return self.head(self.layers(self.embedding(text)))
+        result: Tensor = self.head(self.layers(self.embedding(text)))
+        return result
 
 
 class Experts(nn.Module):
@@ -110,7 +114,7 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(depth)]
         self.down = nn.ModuleList(conv(before, after) for before, after in zip([3, *widths[:-1]], widths, strict=True))
-        self.up = nn.ModuleList(conv(low + high, high) for high, low in zip(widths[:-1], widths[1:], strict=True))
+        self.up = nn.ModuleList(conv(low + high, high) for high, low in pairwise(widths))
         self.out = nn.Conv2d(width, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +127,8 @@ class UNet(nn.Module):
         for level in reversed(self.up):
             x = functional.interpolate(x, scale_factor=2)
             x = level(torch.cat([x, kept.pop()], 1))
-        return self.out(x)
+        result: Tensor = self.out(x)
+        return result
 
 
 class Recurrent(nn.Module):
@@ -133,7 +138,8 @@ class Recurrent(nn.Module):
         self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True)
 
     def forward(self, text: Tensor) -> Tensor:
-        return self.head(self.lstm(self.embedding(text))[0])
+        result: Tensor = self.head(self.lstm(self.embedding(text))[0])
+        return result
 
 
 class Recommender(nn.Module):
@@ -149,7 +155,8 @@ class Recommender(nn.Module):
         looked_up = [table(categories[:, number]) for number, table in enumerate(self.tables)]
         stacked = torch.stack([bottom, *looked_up], 1)
         crossed = (stacked @ stacked.transpose(1, 2)).flatten(1)
-        return self.top(torch.cat([bottom, crossed], 1))
+        result: Tensor = self.top(torch.cat([bottom, crossed], 1))
+        return result
 
 
 def text_steps(model: nn.Module, shapes: Iterator[tuple[int, int]], clear_first: bool = True) -> Iterator[Step]:

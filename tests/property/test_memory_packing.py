@@ -7,9 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.hardware.memory.caching_allocator import CachingAllocator, CachingRules, DeviceMemoryExhausted
+from plait.hardware.memory.caching_allocator import CachingAllocator, DeviceMemoryExhausted
+from plait.hardware.memory.caching_blocks import CachingRules
+from plait.hardware.memory.gaps import Gaps
 from plait.hardware.memory.lifetimes import Lifetimes, make_lifetimes
-from plait.hardware.memory.packing import Gaps, PackingWrong, check_packing, pack, sweep
+from plait.hardware.memory.packing import PackingWrong, check_packing, pack, sweep
 from plait.hardware.memory.pool import MemoryPool, PoolExhausted, PoolSettings
 
 KIB = 1024
@@ -122,7 +124,8 @@ def test_the_check_finds_overlaps() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 300)), max_size=120))
 @settings(max_examples=150, deadline=None)
 def test_gaps_agree_with_a_map_of_bytes(calls: list[tuple[int, int, int]]) -> None:
-    gaps, used, live = Gaps(), np.zeros(8000, dtype=bool), []
+    gaps, used = Gaps(), np.zeros(8000, dtype=bool)
+    live: list[tuple[int, int]] = []
     for what, size, where in calls:
         if what == 0:
             offset = gaps.take(size)
@@ -136,9 +139,9 @@ def test_gaps_agree_with_a_map_of_bytes(calls: list[tuple[int, int, int]]) -> No
             offset = where
         else:
             if live:
-                offset, size = live.pop(where % len(live))
-                gaps.give(offset, size)
-                used[offset : offset + size] = False
+                offset, length = live.pop(where % len(live))
+                gaps.give(offset, length)
+                used[offset : offset + length] = False
             continue
         used[offset : offset + size] = True
         live.append((offset, size))
@@ -195,7 +198,8 @@ def test_no_two_live_blocks_overlap_whatever_the_step_does(
     clock = 0
     for _ in range(7):
         scale = int(rng.integers(1, 4))
-        for size, life, stream in program:
+        for planned in program:
+            size, life, stream = planned
             if rng.random() < deviation:
                 size, life = int(rng.integers(1, 9000)), int(rng.integers(1, 90))
             clock += 1

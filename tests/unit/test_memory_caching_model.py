@@ -2,14 +2,8 @@
 
 import pytest
 
-from plait.hardware.memory.caching_allocator import (
-    MIB,
-    CachingAllocator,
-    CachingRules,
-    DeviceMemoryExhausted,
-    replay,
-    segment_bytes,
-)
+from plait.hardware.memory.caching_allocator import CachingAllocator, DeviceMemoryExhausted, replay
+from plait.hardware.memory.caching_blocks import MIB, CachingRules, segment_bytes
 from plait.hardware.memory.trace import TraceBuilder
 
 

@@ -260,11 +260,12 @@ def test_the_recorder_follows_storages_not_tensors() -> None:
         view = base[10:].view(-1, 9)
         base.add_(1)
         del base
-        kept = view * 2
+        kept = [view * 2]
         del view
         known = torch.ones(4)
         recorder.adopt(known)
     trace = recorder.trace()
+    assert kept[0].sum() == 2 * 990
     assert [(event.kind.name, event.size_bytes) for event in trace] == [
         ("ALLOCATE", 4000),
         ("ALLOCATE", 3960),

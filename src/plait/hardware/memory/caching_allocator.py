@@ -8,118 +8,31 @@ modelled: frees deferred by ``record_stream`` (a trace states when memory is fre
 inside the driver.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plait.errors import PlaitError
+from plait.hardware.memory.caching_blocks import (
+    MIN_BLOCK_BYTES,
+    ROUND_LARGE_BYTES,
+    SMALL_BYTES,
+    UNLIMITED,
+    Block,
+    BlockPool,
+    CachingRules,
+    absorb,
+    can_grow_to,
+    head_of,
+    link,
+    room_from,
+    segment_bytes,
+)
 from plait.hardware.memory.trace import EventKind, MemoryTrace
-
-MIB = 1 << 20
-MIN_BLOCK_BYTES = 512
-SMALL_BYTES = 1 * MIB
-SMALL_SEGMENT_BYTES = 2 * MIB
-LARGE_SEGMENT_BYTES = 20 * MIB
-MIN_OWN_SEGMENT_BYTES = 10 * MIB
-ROUND_LARGE_BYTES = 2 * MIB
-UNLIMITED = 1 << 62
 
 
 class DeviceMemoryExhausted(PlaitError):
     """The device has no memory for a request, also after all cached memory was given back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachingRules:
-    """Settings as in ``PYTORCH_CUDA_ALLOC_CONF``; the defaults are PyTorch's.
-
-    Attributes:
-        expandable_segments: Grow one range a pool instead of taking segments.
-        max_split_bytes: ``max_split_size_mb``: larger blocks are never split.
-        max_non_split_rounding_bytes: How much larger than the request an unsplittable block may be.
-        roundup_power2_divisions: Round sizes up to this many steps between powers of two; 0 is off.
-        garbage_collection_ratio: ``garbage_collection_threshold`` of the capacity; 0 is off.
-    """
-
-    expandable_segments: bool = False
-    max_split_bytes: int = UNLIMITED
-    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
-    roundup_power2_divisions: int = 0
-    garbage_collection_ratio: float = 0.0
-
-    def round_size(self, size_bytes: int) -> int:
-        """Returns the bytes that a block for this request has at least (``round_size``)."""
-        if size_bytes < MIN_BLOCK_BYTES:
-            return MIN_BLOCK_BYTES
-        divisions = self.roundup_power2_divisions
-        if divisions > 1 and size_bytes > MIN_BLOCK_BYTES * divisions:
-            return _round_to_power2_division(size_bytes, divisions)
-        return -(-size_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-
-
-def segment_bytes(size_bytes: int) -> int:
-    """Returns the bytes taken from the driver for a rounded request (``get_allocation_size``)."""
-    if size_bytes <= SMALL_BYTES:
-        return SMALL_SEGMENT_BYTES
-    if size_bytes < MIN_OWN_SEGMENT_BYTES:
-        return LARGE_SEGMENT_BYTES
-    return -(-size_bytes // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
-
-
-def _round_to_power2_division(size: int, divisions: int) -> int:
-    if size & (size - 1) == 0:
-        return size
-    step = (1 << (size.bit_length() - 1)) // divisions
-    return -(-size // step) * step if step else size
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """A piece of a segment; neighbours are linked in the order of addresses."""
-
-    address: int
-    size: int
-    pool: "_Pool"
-    stream: int
-    allocated: bool = False
-    mapped: bool = True
-    previous: "Block | None" = None
-    next: "Block | None" = None
-    age: int = 0
-    requested: int = 0
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Order among the free blocks of one stream."""
-        return (self.size, self.address)
-
-    @property
-    def is_whole_segment(self) -> bool:
-        """Whether nothing was split off (``!is_split``)."""
-        return self.previous is None and self.next is None
-
-
-@dataclass(slots=True)
-class _Pool:
-    is_small: bool
-    # Free mapped blocks of each stream, by size and address; a mirror finds the block of a key.
-    free: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    blocks: dict[int, Block] = field(default_factory=dict)
-    # Mapped and unmapped blocks of each stream's expandable range, the last one open.
-    tails: dict[int, Block] = field(default_factory=dict)
-
-    @property
-    def granule(self) -> int:
-        return SMALL_SEGMENT_BYTES if self.is_small else LARGE_SEGMENT_BYTES
-
-    def insert(self, block: Block) -> None:
-        insort(self.free.setdefault(block.stream, []), block.key)
-        self.blocks[block.address] = block
-
-    def erase(self, block: Block) -> None:
-        keys = self.free[block.stream]
-        del keys[bisect_left(keys, block.key)]
-        del self.blocks[block.address]
 
 
 class CachingAllocator:
@@ -137,7 +50,7 @@ class CachingAllocator:
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.num_driver_calls = self.num_retries = 0
-        self._pools = {True: _Pool(is_small=True), False: _Pool(is_small=False)}
+        self._pools = {True: BlockPool(is_small=True), False: BlockPool(is_small=False)}
         self._live: dict[int, Block] = {}
         self._next_address = 1 << 40
 
@@ -181,7 +94,7 @@ class CachingAllocator:
     def segments(self) -> Iterator[tuple[int, int, list[tuple[int, int, bool]]]]:
         """Yields address and mapped size of each segment, with the (address, size, allocated) of its blocks."""
         blocks = {block.address: block for pool in self._pools.values() for block in pool.blocks.values()} | self._live
-        heads = {id(head): head for head in (_head(block) for block in blocks.values())}
+        heads = {id(head): head for head in (head_of(block) for block in blocks.values())}
         for head in heads.values():
             pieces = []
             block: Block | None = head
@@ -191,7 +104,7 @@ class CachingAllocator:
                 block = block.next
             yield head.address, sum(size for _, size, _ in pieces), pieces
 
-    def _after_collection(self, pool: _Pool, size: int, stream: int) -> Block | None:
+    def _after_collection(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         ratio = self.rules.garbage_collection_ratio
         if ratio > 0 and self.capacity_bytes is not None:
             self._collect_garbage(int(ratio * self.capacity_bytes), size)
@@ -206,7 +119,7 @@ class CachingAllocator:
             block = self._take_segment(pool, size, stream)
         return block
 
-    def _find_free(self, pool: _Pool, size: int, stream: int) -> Block | None:
+    def _find_free(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         if self.rules.garbage_collection_ratio > 0:
             for block in pool.blocks.values():
                 block.age += 1
@@ -219,7 +132,7 @@ class CachingAllocator:
             # A block at the growing end counts with all that it can grow to, so inner ones are preferred.
             while place + 1 < len(keys):
                 following = pool.blocks[keys[place + 1][1]]
-                if _can_grow_to(following) >= _can_grow_to(block):
+                if can_grow_to(following) >= can_grow_to(block):
                     break
                 block, place = following, place + 1
         limit = self.rules.max_split_bytes
@@ -230,7 +143,7 @@ class CachingAllocator:
         pool.erase(block)
         return block
 
-    def _take_segment(self, pool: _Pool, size: int, stream: int) -> Block | None:
+    def _take_segment(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         if self.rules.expandable_segments:
             return self._grow(pool, size, stream)
         wanted = segment_bytes(size)
@@ -240,7 +153,7 @@ class CachingAllocator:
         self._next_address += wanted + ROUND_LARGE_BYTES
         return block
 
-    def _grow(self, pool: _Pool, size: int, stream: int) -> Block | None:
+    def _grow(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         """Maps granules behind the first range of the expandable segment that has room (``find_expandable_block``)."""
         unmapped = self._unmapped_with_room(pool, size, stream)
         first = unmapped.previous
@@ -261,7 +174,7 @@ class CachingAllocator:
                 if block is not None:
                     pool.insert(block)
                 return None
-            block = grown if block is None else _absorb(block, grown)
+            block = grown if block is None else absorb(block, grown)
             missing = size - block.size
             target = block.next
         assert block is not None
@@ -269,10 +182,10 @@ class CachingAllocator:
         following = block.next
         if following is not None and following.mapped and not following.allocated:
             pool.erase(following)
-            block = _absorb(block, following)
+            block = absorb(block, following)
         return block
 
-    def _unmapped_with_room(self, pool: _Pool, size: int, stream: int) -> Block:
+    def _unmapped_with_room(self, pool: BlockPool, size: int, stream: int) -> Block:
         tail = pool.tails.get(stream)
         if tail is None:
             tail = Block(address=self._next_address, size=UNLIMITED, pool=pool, stream=stream, mapped=False)
@@ -280,7 +193,7 @@ class CachingAllocator:
             self._next_address += 1 << 44
         found, block = tail, tail.previous
         while block is not None:
-            if not block.mapped and _room_from(block) >= size:
+            if not block.mapped and room_from(block) >= size:
                 found = block
             block = block.previous
         return found
@@ -313,7 +226,7 @@ class CachingAllocator:
     def _unmap_free(self, block: Block) -> None:
         """Gives the whole granules inside a free block back."""
         granule = block.pool.granule
-        base = _head(block).address
+        base = head_of(block).address
         low = base + -(-(block.address - base) // granule) * granule
         top = base + (block.address + block.size - base) // granule * granule
         if top <= low:
@@ -322,13 +235,13 @@ class CachingAllocator:
         end = block.address + block.size
         if low > block.address:
             front = Block(address=block.address, size=low - block.address, pool=block.pool, stream=block.stream)
-            _link(block.previous, front)
-            _link(front, block)
+            link(block.previous, front)
+            link(front, block)
             block.pool.insert(front)
         if end > top:
             back = Block(address=top, size=end - top, pool=block.pool, stream=block.stream)
-            _link(back, block.next)
-            _link(block, back)
+            link(back, block.next)
+            link(block, back)
             block.pool.insert(back)
         block.address, block.size, block.mapped = low, top - low, False
         self.reserved_bytes -= top - low
@@ -342,8 +255,8 @@ class CachingAllocator:
         if not splits:
             return
         rest = Block(address=block.address + size, size=remaining, pool=block.pool, stream=block.stream)
-        _link(rest, block.next)
-        _link(block, rest)
+        link(rest, block.next)
+        link(block, rest)
         block.size = size
         block.pool.insert(rest)
 
@@ -355,9 +268,9 @@ class CachingAllocator:
             block.size += neighbour.size
             if neighbour is block.previous:
                 block.address = neighbour.address
-                _link(neighbour.previous, block)
+                link(neighbour.previous, block)
             else:
-                _link(block, neighbour.next)
+                link(block, neighbour.next)
 
     def _reserve(self, size: int) -> bool:
         if self.capacity_bytes is not None and self.reserved_bytes + size > self.capacity_bytes:
@@ -372,7 +285,7 @@ class CachingAllocator:
         self.reserved_bytes -= block.size
 
     def _release_oversized(self, size: int, stream: int) -> bool:
-        """Gives back cached blocks too large to be split until the request fits (``release_available_cached_blocks``)."""
+        """Gives back blocks too large to be split until the request fits (``release_available_cached_blocks``)."""
         limit = self.rules.max_split_bytes
         if limit >= UNLIMITED or self.rules.expandable_segments:
             return False
@@ -443,39 +356,3 @@ def replay(trace: MemoryTrace, allocator: CachingAllocator | None = None) -> Rep
         live_bytes=trace.peak_live_bytes(),
         num_driver_calls=model.num_driver_calls,
     )
-
-
-def _head(block: Block) -> Block:
-    while block.previous is not None:
-        block = block.previous
-    return block
-
-
-def _link(first: Block | None, second: Block | None) -> None:
-    if first is not None:
-        first.next = second
-    if second is not None:
-        second.previous = first
-
-
-def _absorb(block: Block, following: Block) -> Block:
-    """Joins a mapped block with the mapped one behind it, neither being in a pool."""
-    block.size += following.size
-    _link(block, following.next)
-    return block
-
-
-def _can_grow_to(block: Block) -> int:
-    following = block.next
-    return block.size + (following.size if following is not None and not following.mapped else 0)
-
-
-def _room_from(block: Block) -> int:
-    """Returns the bytes from the free block before an unmapped one to the end of the free and unmapped run."""
-    previous = block.previous
-    room = previous.size if previous is not None and previous.mapped and not previous.allocated else 0
-    current: Block | None = block
-    while current is not None and not current.allocated:
-        room += current.size
-        current = current.next
-    return room

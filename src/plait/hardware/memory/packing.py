@@ -8,13 +8,15 @@ that stick out at the top are moved forward. The peak of live bytes is a lower b
 perfect it can be at most.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from plait.errors import PlaitError
+from plait.hardware.memory.gaps import Gaps
 from plait.hardware.memory.lifetimes import Lifetimes
 from plait.hardware.memory.trace import Ints
 
@@ -26,11 +28,6 @@ NEVER = np.iinfo(np.int64).max // 4
 
 GREEDY_BLOCKS = 2500
 """Most blocks that are placed greedily together; larger sets are first divided in time."""
-
-MANY_BLOCKS = 10_000
-"""From so many blocks on, 1 in ``FEWER`` of ``GREEDY_BLOCKS`` are placed greedily together, for the time it takes."""
-
-FEWER = 2
 
 ROUND_BLOCKS = 4000
 """Blocks placed again while a packing is improved, in all rounds together."""
@@ -114,7 +111,7 @@ def check_packing(lifetimes: Lifetimes, offsets: Ints, obstacles: Sequence[Obsta
         if lifetimes.wrapped_ends[row] > 0:
             changes += [(0, 1, row), (int(lifetimes.wrapped_ends[row]), 0, row)]
     live = sorted((low, low + size, -1 - number) for number, (low, size) in enumerate(obstacles) if size > 0)
-    for (_, top, first), (low, _, second) in zip(live, live[1:], strict=False):
+    for (_, top, first), (low, _, second) in pairwise(live):
         if low < top:
             raise PackingWrong(f"obstacles {-1 - first} and {-1 - second} overlap at byte {low}")
     for _, begins, row in sorted(changes):
@@ -132,14 +129,13 @@ def check_packing(lifetimes: Lifetimes, offsets: Ints, obstacles: Sequence[Obsta
 
 
 class _Board:
-    """Blocks placed so far; finds the tightest gap for one more."""
+    """Blocks placed so far, in the order of their offsets; finds the tightest gap for one more."""
 
-    def __init__(self, capacity: int, walls: Sequence[Obstacle] = ()) -> None:
-        # Rows with columns start, end, offset, top; a block with two intervals has two rows.
-        self._rows = np.empty((4, 2 * capacity + len(walls)), dtype=np.int64)
-        self._count = len(walls)
-        for column, (low, size) in enumerate(walls):
-            self._rows[:, column] = (-1, NEVER, low, low + size)
+    def __init__(self, capacity: int, rows: Ints) -> None:
+        """Starts with ``rows``: columns start, end, offset, top; ``capacity`` more can be added."""
+        self._count = rows.shape[1]
+        self._rows = np.empty((4, self._count + capacity), dtype=np.int64)
+        self._rows[:, : self._count] = rows[:, np.argsort(rows[2], kind="stable")]
 
     def place(self, size: int, start: int, end: int, wrapped_end: int) -> int:
         """Puts a block into the tightest free gap of its life, or above all; returns the offset."""
@@ -148,25 +144,36 @@ class _Board:
         if wrapped_end > 0:
             meets |= starts < wrapped_end
         offset = _tightest(offsets[meets], tops[meets], size)
-        self.put(size, start, end, wrapped_end, offset)
+        self._insert(start, end, offset, offset + size)
+        if wrapped_end > 0:
+            self._insert(0, wrapped_end, offset, offset + size)
         return offset
 
-    def put(self, size: int, start: int, end: int, wrapped_end: int, offset: int) -> None:
-        """Takes note of a block that has its place already."""
-        self._rows[:, self._count] = (start, end, offset, offset + size)
+    def _insert(self, start: int, end: int, offset: int, top: int) -> None:
+        place = int(np.searchsorted(self._rows[2, : self._count], offset))
+        self._rows[:, place + 1 : self._count + 1] = self._rows[:, place : self._count]
+        self._rows[:, place] = (start, end, offset, top)
         self._count += 1
-        if wrapped_end > 0:
-            self._rows[:, self._count] = (0, wrapped_end, offset, offset + size)
-            self._count += 1
+
+
+def _rows_of(blocks: Lifetimes, rows: Ints, offsets: Ints, walls: Sequence[Obstacle]) -> Ints:
+    """Returns the rows of a board for obstacles and placed blocks; a block with two intervals has two rows."""
+    tops = offsets + blocks.sizes
+    wraps = rows[blocks.wrapped_ends[rows] > 0]
+    columns = (
+        np.array([(-1, NEVER, low, low + size) for low, size in walls], dtype=np.int64).reshape(-1, 4).T,
+        np.stack([blocks.starts[rows], blocks.ends[rows], offsets[rows], tops[rows]]),
+        np.stack([np.zeros_like(wraps), blocks.wrapped_ends[wraps], offsets[wraps], tops[wraps]]),
+    )
+    return np.concatenate(columns, axis=1)
 
 
 def _tightest(offsets: Ints, tops: Ints, size: int) -> int:
+    """Returns where ``size`` bytes fit the tightest among ranges that are sorted by offset."""
     if len(offsets) == 0:
         return 0
-    order = np.argsort(offsets)
-    low = offsets[order]
-    covered = np.maximum.accumulate(tops[order])
-    gaps = low.copy()
+    covered = np.maximum.accumulate(tops)
+    gaps = offsets.copy()
     gaps[1:] -= covered[:-1]
     gaps[gaps < size] = NEVER
     best = int(gaps.argmin())
@@ -176,8 +183,8 @@ def _tightest(offsets: Ints, tops: Ints, size: int) -> int:
 
 
 def _place_all(blocks: Lifetimes, order: Ints, walls: Sequence[Obstacle]) -> Ints:
-    board = _Board(len(blocks), walls)
     offsets = np.zeros(len(blocks), dtype=np.int64)
+    board = _Board(2 * len(blocks), _rows_of(blocks, order[:0], offsets, walls))
     columns = [column[order].tolist() for column in (blocks.sizes, blocks.starts, blocks.ends, blocks.wrapped_ends)]
     for row, size, start, end, wrapped in zip(order.tolist(), *columns, strict=True):
         offsets[row] = board.place(size, start, end, wrapped)
@@ -254,11 +261,9 @@ def _divided(blocks: Lifetimes, walls: Sequence[Obstacle]) -> Ints:
     return offsets
 
 
-def _divide(
-    blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, walls: Sequence[Obstacle], depth: int = 0
-) -> None:
+def _divide(blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, walls: Sequence[Obstacle]) -> None:
     """Places ``rows`` beside the rows in ``placed``, whose offsets are known."""
-    if len(rows) <= _most_greedy(blocks) or depth > 40:
+    if len(rows) <= GREEDY_BLOCKS:
         _place_rows(blocks, rows, placed, offsets, walls)
         return
     cut = _quiet_moment(blocks, rows)
@@ -268,8 +273,12 @@ def _divide(
     known = np.concatenate([placed, rows[crosses]])
     wraps = blocks.wrapped_ends[known]
     left, right = rows[~crosses & (ends <= cut)], rows[~crosses & (starts >= cut)]
-    _divide(blocks, left, known[(blocks.starts[known] < cut) | (wraps > 0)], offsets, walls, depth + 1)
-    _divide(blocks, right, known[(blocks.ends[known] > cut) | (wraps > cut)], offsets, walls, depth + 1)
+    if len(right) == len(rows):
+        # All begin at once; there is no moment to divide at.
+        _place_rows(blocks, rows, placed, offsets, walls)
+        return
+    _divide(blocks, left, known[(blocks.starts[known] < cut) | (wraps > 0)], offsets, walls)
+    _divide(blocks, right, known[(blocks.ends[known] > cut) | (wraps > cut)], offsets, walls)
 
 
 def _quiet_moment(blocks: Lifetimes, rows: Ints) -> int:
@@ -283,12 +292,9 @@ def _quiet_moment(blocks: Lifetimes, rows: Ints) -> int:
 def _place_rows(blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, walls: Sequence[Obstacle]) -> None:
     """Places the largest of ``rows`` greedily, then the many small ones in one sweep above everything they meet."""
     order = rows[np.lexsort((blocks.starts[rows], -blocks.sizes[rows]))]
-    most = _most_greedy(blocks)
-    large, small = order[:most], order[most:]
-    board = _Board(len(placed) + len(large), walls)
+    large, small = order[:GREEDY_BLOCKS], order[GREEDY_BLOCKS:]
+    board = _Board(2 * len(large), _rows_of(blocks, placed, offsets, walls))
     columns = (blocks.sizes, blocks.starts, blocks.ends, blocks.wrapped_ends)
-    for row, *block in zip(placed.tolist(), *(column[placed].tolist() for column in columns), strict=True):
-        board.put(*block, offset=int(offsets[row]))
     for row, *block in zip(large.tolist(), *(column[large].tolist() for column in columns), strict=True):
         offsets[row] = board.place(*block)
     if len(small) == 0:
@@ -299,15 +305,12 @@ def _place_rows(blocks: Lifetimes, rows: Ints, placed: Ints, offsets: Ints, wall
     offsets[small] = floor + sweep(blocks.select(small))
 
 
-def _most_greedy(blocks: Lifetimes) -> int:
-    return GREEDY_BLOCKS if len(blocks) < MANY_BLOCKS else GREEDY_BLOCKS // FEWER
-
-
 def sweep(blocks: Lifetimes) -> Ints:
     """Packs blocks in the order of their starts, each into the tightest gap of its moment; n log n.
 
-    Worse than the greedy placement, for it looks neither at how long a block lives nor at what comes; it serves the many
-    small blocks, and as the plain version that the others are compared with. Blocks that wrap are held all the time.
+    Worse than the greedy placement, for it looks neither at how long a block lives nor at what comes; it serves the
+    many small blocks, and as the plain version that the others are compared with. Blocks that wrap are held all the
+    time.
     """
     offsets = np.zeros(len(blocks), dtype=np.int64)
     arena = Gaps()
@@ -324,87 +327,3 @@ def sweep(blocks: Lifetimes) -> Ints:
         else:
             arena.give(int(offsets[row]), int(blocks.sizes[row]))
     return offsets
-
-
-class Gaps:
-    """Free ranges below an open end; gives the tightest one, joins neighbours on return."""
-
-    def __init__(self) -> None:
-        self._lows: list[int] = []
-        self._tops: list[int] = []
-        self._by_size: list[tuple[int, int]] = []
-        self.end = 0
-
-    def take(self, size: int) -> int:
-        """Takes ``size`` bytes from the tightest gap, or at the open end; returns the offset."""
-        place = bisect_left(self._by_size, (size, 0))
-        if place == len(self._by_size):
-            offset = self.end
-            if self._tops and self._tops[-1] == self.end:
-                offset = self._lows[-1]
-                self._drop(len(self._lows) - 1)
-            self.end = offset + size
-            return offset
-        _, offset = self._by_size[place]
-        index = bisect_left(self._lows, offset)
-        top = self._tops[index]
-        self._drop(index)
-        if offset + size < top:
-            self._add(offset + size, top)
-        return offset
-
-    def holds(self, offset: int, size: int) -> bool:
-        """Says whether all of this range is free."""
-        if offset >= self.end:
-            return True
-        index = bisect_right(self._lows, offset) - 1
-        if index < 0 or offset >= self._tops[index]:
-            return False
-        return offset + size <= self._tops[index] or self._tops[index] == self.end
-
-    def take_at(self, offset: int, size: int) -> bool:
-        """Takes exactly this range; says whether all of it was free."""
-        if not self.holds(offset, size):
-            return False
-        top = offset + size
-        if offset < self.end:
-            index = bisect_right(self._lows, offset) - 1
-            gap_low, gap_top = self._lows[index], self._tops[index]
-            self._drop(index)
-            if gap_low < offset:
-                self._add(gap_low, offset)
-            if top < gap_top:
-                self._add(top, gap_top)
-        elif offset > self.end:
-            self.give(self.end, offset - self.end)
-        self.end = max(self.end, top)
-        return True
-
-    def fitting(self, size: int, most: int) -> list[int]:
-        """Returns the offsets of up to ``most`` places for ``size`` bytes, the tightest first, the open end last."""
-        place = bisect_left(self._by_size, (size, 0))
-        offsets = [offset for _, offset in self._by_size[place : place + most - 1]]
-        open_end = self._lows[-1] if self._tops and self._tops[-1] == self.end else self.end
-        return [*offsets, open_end] if open_end not in offsets else offsets
-
-    def give(self, offset: int, size: int) -> None:
-        """Returns a range that was taken."""
-        low, top = offset, offset + size
-        index = bisect_right(self._lows, low)
-        if index < len(self._lows) and self._lows[index] == top:
-            top = self._tops[index]
-            self._drop(index)
-        if index and self._tops[index - 1] == low:
-            low = self._lows[index - 1]
-            self._drop(index - 1)
-        self._add(low, top)
-
-    def _add(self, low: int, top: int) -> None:
-        index = bisect_left(self._lows, low)
-        self._lows.insert(index, low)
-        self._tops.insert(index, top)
-        insort(self._by_size, (top - low, low))
-
-    def _drop(self, index: int) -> None:
-        low, top = self._lows.pop(index), self._tops.pop(index)
-        del self._by_size[bisect_left(self._by_size, (top - low, low))]

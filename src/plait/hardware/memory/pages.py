@@ -2,8 +2,8 @@
 
 An address range costs nothing until pages are put under it, and a page that nobody uses can be put under another range
 (virtual memory management of CUDA, HIP and CANN; ``mmap`` on a host). So a hole between live blocks is no loss, once it
-spans a page. Guo et al., "GMLake: efficient and transparent GPU memory defragmentation for large-scale DNN training with
-virtual memory stitching", ASPLOS 2024, join holes so, too.
+spans a page. Guo et al., "GMLake: efficient and transparent GPU memory defragmentation for large-scale DNN training
+with virtual memory stitching", ASPLOS 2024, join holes so, too.
 """
 
 from typing import Protocol
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.hardware.memory.packing import Gaps
+from plait.hardware.memory.gaps import Gaps
 
 
 class Backing(Protocol):

@@ -76,20 +76,23 @@ class PlanBook:
 
     def why_plan(self, record: StepRecord, peak_bytes: int) -> tuple[bool, str]:
         """Says whether a plan for this step is worth its making, and why (not)."""
-        plan = self._plans.get(record.signature)
-        if plan is not None:
-            if record.missed_ratio <= MISSED_ENOUGH_RATIO:
-                return False, f"its plan served all but {record.missed_ratio:.1%} of its bytes"
-            if self._times_planned[record.signature] > REPLANS:
-                return False, f"its plan missed {record.missed_ratio:.0%}, and {REPLANS} new ones did, too"
-            return True, f"its plan missed {record.missed_ratio:.0%} of its bytes"
+        seen = self._times_seen.get(record.signature, 0)
+        if record.signature in self._plans:
+            return self._why_again(record)
         if not self._plans:
             return True, "it is the first"
-        if self._times_seen.get(record.signature, 0) > 1:
-            return True, f"it came {self._times_seen[record.signature]} times"
+        if seen > 1:
+            return True, f"it came {seen} times"
         if peak_bytes > max(plan.height_bytes for plan in self._plans.values()):
             return True, "it needs more than any step planned before"
         return False, "it came once and is not the largest"
+
+    def _why_again(self, record: StepRecord) -> tuple[bool, str]:
+        if record.missed_ratio <= MISSED_ENOUGH_RATIO:
+            return False, f"its plan served all but {record.missed_ratio:.1%} of its bytes"
+        if self._times_planned[record.signature] > REPLANS:
+            return False, f"its plan missed {record.missed_ratio:.0%}, and {REPLANS} new ones did, too"
+        return True, f"its plan missed {record.missed_ratio:.0%} of its bytes"
 
     def add(self, plan: StepPlan) -> None:
         """Puts a plan in force from the next step on; the one that was used the longest ago makes room."""

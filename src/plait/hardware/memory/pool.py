@@ -1,10 +1,10 @@
 """The memory pool: serves a training step from a plan of the steps before it, and whatever differs by best fit.
 
 The first step is served as it comes and recorded. Once the next step has freed what the first one left, lifetimes are
-known; they are packed offline, and from then on each allocation has its place. Steps of several shapes have a plan each;
-which one runs is told by the sizes of its first allocations. A plan is advice: a place that is not free, or a request
-that the plan does not know, is served by best fit, and holes are filled by moving idle pages. So a wrong plan costs
-memory or time, never correctness.
+known; they are packed offline, and from then on each allocation has its place. Steps of several shapes have a plan
+each; which one runs is told by the sizes of its first allocations. A plan is advice: a place that is not free, or a
+request that the plan does not know, is served by best fit, and holes are filled by moving idle pages. So a wrong plan
+costs memory or time, never correctness.
 """
 
 from collections import Counter
@@ -19,6 +19,9 @@ from plait.hardware.memory.steps import StepRecord, plan_step, records_of
 from plait.hardware.memory.trace import EventKind, MemoryTrace
 
 MIB = 1 << 20
+
+STRAY_RATIO = 0.1
+"""A step strays from its plan once the plan has missed so much of its bytes, counted from as much of the peak on."""
 
 
 class PoolExhausted(PlaitError):
@@ -107,13 +110,14 @@ class MemoryPool:
         self.settings = settings or PoolSettings()
         self._backing = backing
         self._areas: list[Area] = []
-        self._area_of: dict[tuple[int, bool], int] = {}
+        self._area_of: dict[tuple[int, str], int] = {}
         self._live: dict[int, _Block] = {}
         self._spare_pages = self._owned_pages = self._peak_owned_pages = 0
         self._live_bytes = self._peak_live_bytes = 0
         self._book = PlanBook(self.settings.max_plans)
         self._record = StepRecord()
         self._previous: StepRecord | None = None
+        self._repeats = True
         self._step = 0
         self._missed_bytes = self._step_bytes = 0
         self._tally: Counter[str] = Counter()
@@ -165,6 +169,7 @@ class MemoryPool:
             reason = self._consider(previous)
         self._previous, self._record = finished, StepRecord()
         self._book.begin_step()
+        self._repeats = True
         self._missed_bytes = self._step_bytes = 0
         self._step += 1
         return reason
@@ -188,13 +193,33 @@ class MemoryPool:
     def _place(self, size: int, room: int, stream: int) -> tuple[int, int, str]:
         """Returns area, offset and who chose them."""
         place = self._book.next_place(size, stream)
-        if place is not None and self._areas[place.area].is_free(place.offset, room):
+        if place is not None and not self._strayed() and self._areas[place.area].is_free(place.offset, room):
             return place.area, place.offset, "planned" if place.exact else "covered"
         area = self._area_for(size, stream)
+        position, before = len(self._record.sizes), self._previous
+        self._repeats = self._repeats and before is not None and before.has(position, size)
+        if self.settings.stitches and self._repeats and before is not None and before.ends[position] < 0:
+            # What outlived the last step, such as gradients, stays out of the way of the next step's plan.
+            area = self._area(stream, "lasting")
         offset = self._areas[area].find(room)
         if offset is None:
             raise PoolExhausted(f"no range of {room} bytes is free among {self.settings.area_bytes} addresses")
         return area, offset, "fallback"
+
+    def _strayed(self) -> bool:
+        """Whether this step departs so far from its plan that best fit alone serves the rest better than both mixed."""
+        begun = self._step_bytes > STRAY_RATIO * self._peak_live_bytes
+        return begun and self._missed_bytes > STRAY_RATIO * self._step_bytes
+
+    def _area_for(self, size: int, stream: int) -> int:
+        return self._area(stream, "small" if size < self.settings.small_bytes else "large")
+
+    def _area(self, stream: int, use: str) -> int:
+        settings = self.settings
+        number = self._area_of.setdefault((stream, use), len(self._areas))
+        if number == len(self._areas):
+            self._areas.append(Area(number * settings.area_bytes, settings.page_bytes, settings.area_bytes))
+        return number
 
     def _room(self, size: int) -> int:
         alignment = self.settings.alignment_bytes
@@ -204,16 +229,6 @@ class MemoryPool:
         """Returns how many pages may be created beyond what is needed."""
         most_bytes = int((1 + self.settings.slack_ratio) * self._peak_live_bytes)
         return max(most_bytes // self.settings.page_bytes - self._owned_pages, 0)
-
-    def _area_for(self, size: int, stream: int) -> int:
-        return self._area(stream, size < self.settings.small_bytes)
-
-    def _area(self, stream: int, is_small: bool) -> int:
-        settings = self.settings
-        number = self._area_of.setdefault((stream, is_small), len(self._areas))
-        if number == len(self._areas):
-            self._areas.append(Area(number * settings.area_bytes, settings.page_bytes, settings.area_bytes))
-        return number
 
     def _fetch(self, number: int, pages: list[int], planned: bool) -> None:
         """Puts pages under an area: spare ones first, then idle ones from elsewhere, then new ones.

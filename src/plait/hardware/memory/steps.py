@@ -46,6 +46,10 @@ class StepRecord:
             self.wrapped_ends[position] = present.clock
         present.clock += 1
 
+    def has(self, position: int, size: int) -> bool:
+        """Whether the step allocated this size at this position."""
+        return position < len(self.sizes) and self.sizes[position] == size
+
     def lifetimes(self) -> tuple[Lifetimes, list[int]]:
         """Returns the lifetimes of the blocks that were freed within this step or the next, and their positions."""
         positions = [
@@ -165,4 +169,3 @@ def plan_step(
         height_bytes=height,
         reason="; ".join(reasons),
     )
-

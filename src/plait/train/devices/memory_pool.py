@@ -86,7 +86,7 @@ def memory_abilities(device_type: str, module: Any = None) -> MemoryAbilities:
             planned=True,
             missing=("PyTorch keeps no trace of CPU memory: record with MemoryRecorder",),
         )
-    module = module if module is not None else getattr(torch, device_type, None)
+    module = _module_of(device_type, module)
     wanted = {
         "private_pool": ("MemPool", "use_mem_pool"),
         "expandable_segments": ("memory._set_allocator_settings",),
@@ -106,7 +106,10 @@ def memory_abilities(device_type: str, module: Any = None) -> MemoryAbilities:
         device_type=device_type,
         **{ability: ability not in lacking for ability in wanted},
         planned=False,
-        missing=(*dict.fromkeys(why for _, why in missing), "plans serve arenas only; other tensors are PyTorch's allocator's"),
+        missing=(
+            *dict.fromkeys(why for _, why in missing),
+            "plans serve arenas only; other tensors are PyTorch's allocator's",
+        ),
     )
 
 
@@ -271,11 +274,11 @@ class AllocatorScope:
 
     def __init__(self, device_type: str, module: Any = None) -> None:
         self.abilities = memory_abilities(device_type, module)
-        self._module = module if module is not None else getattr(torch, device_type, None)
+        self._module: Any = _module_of(device_type, module)
         self._pool: Any = None
         reasons = []
         if device_type != "cpu" and self.abilities.expandable_segments:
-            self._module.memory._set_allocator_settings("expandable_segments:True")
+            self._module.memory._set_allocator_settings("expandable_segments:True")  # noqa: SLF001
             reasons.append("expandable segments are on")
         if device_type != "cpu" and self.abilities.private_pool:
             self._pool = self._module.MemPool()
@@ -312,7 +315,7 @@ def pinned_register(device_type: str = "cuda", module: Any = None) -> Callable[[
     abilities = memory_abilities(device_type, module)
     if not abilities.pinned_host:
         raise MemoryUnsupported(f"host memory cannot be pinned: {'; '.join(abilities.missing)}")
-    module = module if module is not None else getattr(torch, device_type)
+    module = _module_of(device_type, module)
     runtime = module.cudart()
 
     def register(address: int, num_bytes: int) -> None:
@@ -321,6 +324,10 @@ def pinned_register(device_type: str = "cuda", module: Any = None) -> Callable[[
             raise MemoryUnsupported(f"cudaHostRegister of {num_bytes} bytes failed with status {status}")
 
     return register
+
+
+def _module_of(device_type: str, module: Any) -> Any:
+    return module if module is not None else getattr(torch, device_type, None)
 
 
 def _reach(module: Any, path: str) -> Any:

@@ -27,7 +27,7 @@ class MemoryRecorder(TorchDispatchMode):
     """
 
     def __init__(self, device_type: str = "cpu", origin: str = "") -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device_type = device_type
         self._builder = TraceBuilder(origin)
         # By the identity of the C++ storage, which is not reused while the Python object of the storage lives.
@@ -48,7 +48,7 @@ class MemoryRecorder(TorchDispatchMode):
         return self._builder.build()
 
     def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         for finalizer in self._finalizers.values():
             finalizer.detach()
         self._finalizers.clear()
@@ -67,7 +67,7 @@ class MemoryRecorder(TorchDispatchMode):
         if tensor.device.type != self._device_type or tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  # PyTorch's own trackers use it
         known = self._blocks.get(key)
         if known is not None:
             if known[1] == size:
@@ -94,7 +94,7 @@ def record_cpu_allocator(origin: str = "") -> Iterator[list[MemoryTrace]]:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         yield traces
     events: list[tuple[int, int, int]] = []
-    pending = list(profiler.profiler.kineto_results.experimental_event_tree())  # type: ignore[union-attr]
+    pending = list(profiler.profiler.kineto_results.experimental_event_tree())
     while pending:
         event = pending.pop()
         fields = event.extra_fields
