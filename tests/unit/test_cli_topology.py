@@ -1,6 +1,8 @@
 """``plait topology`` as a user types it, on files written here; the live host only where nothing else will do."""
 
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,12 @@ def test_what_has_no_devices_says_what_it_has(ibstat: Path, tmp_path: Path, caps
     file = tmp_path / "topology.conf"
     file.write_text("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Switches=s0\n", encoding="utf-8")
     assert "node: 2 switches, 4 nodes" in said(capsys, str(file))
+
+
+def test_the_package_is_run_like_the_command(topo: Path) -> None:
+    words = [sys.executable, "-m", "plait", "topology", str(topo), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["axes"]["device"][0] == "node/GPU0"
 
 
 def test_this_host_has_at_least_its_processor(

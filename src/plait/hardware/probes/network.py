@@ -125,7 +125,8 @@ def measure_peer(
             with _ask(host, port, "done", 0.0):
                 pass
     except (OSError, ValueError) as error:
-        raise PeerUnreachable(f"no answer to a measurement from {host}:{port}: {error}") from error
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise PeerUnreachable(f"no answer to a measurement from {host}:{port}: {reason}") from error
     best = max(counts, key=lambda count: out[count][0] + back[count][0])
     spread = max(out[best][1], back[best][1])
     return PeerMeasurement(

@@ -79,7 +79,7 @@ def measure(
             checks = _spot_checks(child, node, keys, todo, progress)
             holds = verdict(before, machine=machine, drivers=drivers, now_s=time.time(), checks=checks)
             if not holds.is_stale:
-                return Measured(before, None, (f"{holds.reason}; {len(checks)} measurements just now agree",))
+                return Measured(before, None, (f"{holds.reason}; a check of {len(checks)} agrees",))
         book = _Notebook(node, keys, todo, progress)
         stopped = child.run(todo.tasks, budget_s=budget_s, on_result=book.note)
     results = Results(machine=machine, drivers=drivers, measured_at_s=time.time(), figures=tuple(book.figures))
