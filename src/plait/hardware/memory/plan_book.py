@@ -44,6 +44,9 @@ class PlanBook:
     def __len__(self) -> int:
         return len(self._plans)
 
+    def __contains__(self, signature: int) -> bool:
+        return signature in self._plans
+
     def begin_step(self) -> None:
         """Forgets how far the last step came."""
         self._plan = None
@@ -88,6 +91,8 @@ class PlanBook:
         return False, "it came once and is not the largest"
 
     def _why_again(self, record: StepRecord) -> tuple[bool, str]:
+        if record.missed_ratio is None:
+            return False, "its plan is newer than it"
         if record.missed_ratio <= MISSED_ENOUGH_RATIO:
             return False, f"its plan served all but {record.missed_ratio:.1%} of its bytes"
         if self._times_planned[record.signature] > REPLANS:

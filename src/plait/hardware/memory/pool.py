@@ -162,7 +162,8 @@ class MemoryPool:
     def end_step(self) -> str:
         """Marks the end of a training step and plans where that is worth it; returns what was done, and why."""
         finished, previous = self._record, self._previous
-        finished.missed_ratio = self._missed_bytes / self._step_bytes if self._step_bytes else 0.0
+        if finished.signature in self._book and self._step_bytes:
+            finished.missed_ratio = self._missed_bytes / self._step_bytes
         self._book.finished(finished)
         reason = f"step {self._step} is recorded; its plan follows when the next step has freed what it left"
         if previous is not None:

@@ -14,8 +14,8 @@ from plait.hardware.memory.trace import EventKind, MemoryTrace
 class StepRecord:
     """The allocations of one step, in order; ``ends`` and ``wrapped_ends`` are -1 until the block is freed.
 
-    Time counts allocations and frees within the step. ``missed_ratio`` is the share of the step's bytes that no plan
-    placed.
+    Time counts allocations and frees within the step. ``missed_ratio`` is the share of the step's bytes that its
+    plan did not place, ``None`` where there was no plan yet.
     """
 
     sizes: list[int] = field(default_factory=list)
@@ -25,7 +25,7 @@ class StepRecord:
     wrapped_ends: list[int] = field(default_factory=list)
     clock: int = 0
     signature: int = 0
-    missed_ratio: float = 1.0
+    missed_ratio: float | None = None
 
     def add(self, size: int, stream: int) -> int:
         """Notes an allocation; returns its position."""
@@ -155,7 +155,8 @@ def plan_step(
             offsets[positions[row]] = offset
         height += packing.height_bytes
         excess = packing.height_bytes / packing.lower_bound_bytes - 1 if packing.lower_bound_bytes else 0.0
-        reasons.append(f"{len(rows)} blocks within {excess:.1%} of the least possible ({packing.reason})")
+        noun = "block" if len(rows) == 1 else "blocks"
+        reasons.append(f"{len(rows)} {noun} within {excess:.1%} of the least possible ({packing.reason})")
     prefixes, signature = [], 0
     for size, stream in zip(record.sizes, record.streams, strict=True):
         signature = follow(signature, size, stream)
