@@ -1,7 +1,7 @@
 """Policies in one neutral setting: same traces, rates, cluster, restart cost and placement for all.
 
 36 devices of three types, ticks of 60 s, 45 s for each restart (Gavel's policies are asked every 360 s, the others
-every 60 s). ``--traces DIR`` plays every ``*.trace`` of a folder, with its ``throughputs_isolated.csv`` where it has one.
+every 60 s). ``--traces DIR`` plays each ``*.trace`` of a folder, with its ``throughputs_isolated.csv`` if it has one.
 Without it the full and the reduced neutral traces of the data folder are played, then traces of a generator of our own
 (``--seeds``). Ratios are of means over the traces; the better of Sia's two variants counts. All wins are in simulation.
 """

@@ -21,6 +21,7 @@ QUICK = (
     "isolated",
     "las",
     "max_sum_throughput",
+    "multi_objective",
     "pollux",
     "sia",
     "srtf",

@@ -65,7 +65,8 @@ def apply(
     _take(draft, event)
     if _may_move(state, draft.state, event):
         jobs.settle(draft)
-        dispatch(draft, policy or policy_or_default(draft.state.config.policy.name)[0], knowledge)
+        choice = draft.state.config.policy
+        dispatch(draft, policy or policy_or_default(choice.name, choice.weights)[0], knowledge)
         jobs.settle(draft)
     return draft.state, tuple(draft.commands)
 

@@ -25,7 +25,7 @@ POLICY_WEIGHTS: dict[str, tuple[str, ...]] = {
     "pollux": (),
     "sia": (),
     "srtf": (),
-    "multi_objective": ("fairness", "throughput"),
+    "multi_objective": ("fairness", "throughput", "cost", "deadline"),
 }
 """Policies of Plait by published name, with the goals that each weighs; others come as plug-ins."""
 

@@ -56,6 +56,8 @@ class MultiObjective:
     def _plan(self, cluster: ClusterView, tasks: Sequence[TaskView], memory: Memory) -> Plan:
         options = options_of(cluster, [task for task in tasks if may_run(task, cluster)])
         standing, ledgers = standing_of(cluster, options, memory)
+        if not options.tasks:
+            return Plan(targets={}, reasons={}, memory=ledgers)
         turns, waits = whose_turn(cluster, options.tasks, memory, self.patience)
         worth = worth_of(cluster, options, standing, self.goals)
         telling = Telling(options, worth.values)

@@ -54,7 +54,8 @@ def standing_of(cluster: ClusterView, options: Options, memory: Memory) -> tuple
     """Returns how the tasks stand, and the ledgers to remember; these hold open tasks only, and the last that ended."""
     tasks = options.tasks
     keys = [str(task.key) for task in tasks]
-    best = np.maximum(np.maximum(options.gang_rates.max(axis=1), options.rates.max(axis=1) * 1e-6), EVEN_FLOOR)
+    gang, most = options.gang_rates.max(axis=1, initial=0.0), options.rates.max(axis=1, initial=0.0)
+    best = np.maximum(np.where(gang > 0, gang, most), EVEN_FLOOR)
     best = best[options.kinds]
     even = _even_rates(options)
     done, gained = _work(cluster, options, memory, keys)

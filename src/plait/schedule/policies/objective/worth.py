@@ -69,11 +69,11 @@ def _progress(options: Options, prices: Floats, goals: Goals) -> Floats:
     rates = np.where(runs, options.rates, 1.0)
     fewest = np.where(options.gang_devices > 0, options.gang_devices, np.inf).min(axis=1, initial=np.inf)[:, None]
     mu = goals.price_weight * np.sqrt(np.where(np.isfinite(fewest), fewest, 1.0))
-    per_work = np.where(runs, (1.0 + mu * prices) / rates, np.inf).min(axis=1, keepdims=True)
+    per_work = np.where(runs, (1.0 + mu * prices) / rates, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     net = np.where(runs, np.maximum(per_work * rates - mu * prices, 0.0), 0.0)
     has_price = runs & (prices > 0)
     cost = np.where(has_price, prices / rates, np.inf)
-    least = cost.min(axis=1, keepdims=True)
+    least = cost.min(axis=1, keepdims=True, initial=np.inf)
     thrift = np.where(has_price, least / np.where(has_price, cost, 1.0), 1.0) ** goals.thrift_exponent
     progress: Floats = net * thrift
     return progress
