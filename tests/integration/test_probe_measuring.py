@@ -102,22 +102,24 @@ def test_chatter_on_stdout_is_skipped_and_time_runs_out(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def answerer() -> Iterator[Answerer]:
+def answering() -> Iterator[tuple[Answerer, threading.Thread]]:
     found = Answerer()
     worker = threading.Thread(target=found.serve)
     worker.start()
-    yield found
+    yield found, worker
     found.close()
     worker.join(30)
     assert not worker.is_alive()
 
 
-def test_loopback_is_measured_both_ways(answerer: Answerer) -> None:
+def test_loopback_is_measured_both_ways(answering: tuple[Answerer, threading.Thread]) -> None:
+    answerer, worker = answering
     found = measure_peer(*answerer.address, seconds=0.8, streams=(1, 2), is_last=True)
     assert found.out_bytes_per_s > 1e6
     assert found.back_bytes_per_s > 1e6
     assert 0 < found.latency_s < 1
     assert found.streams in {1, 2}
+    worker.join(30)  # it ends once it has counted the last round
     assert answerer.rounds == 1 + 2 * (1 + 2) + 1
 
 
