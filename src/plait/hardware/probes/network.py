@@ -49,6 +49,7 @@ class Answerer:
         self._is_closed = threading.Event()
         self._workers: list[threading.Thread] = []
         self.rounds = 0
+        self._counting = threading.Lock()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -84,7 +85,8 @@ class Answerer:
                 return
             seconds = min(float(asked.get("seconds", 0.0)), _LONGEST_ROUND_S)
             connection.sendall(b"{}\n")
-            self.rounds += 1
+            with self._counting:
+                self.rounds += 1
             match asked["do"]:
                 case "receive":
                     _receive(connection)

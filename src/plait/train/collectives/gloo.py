@@ -140,7 +140,8 @@ class GlooGroup:
         # name in this function would make the caller free it whenever the thread is faster.
         held = [self._group]
         self._group = None
-        threading.Thread(target=held.clear, daemon=True, name="plait-free").start()
+        # Not a daemon: a thread that the interpreter's end stops inside PyTorch's destructors aborts the process.
+        threading.Thread(target=held.clear, name="plait-free").start()
 
 
 def _listeners(store: WardenStore) -> set[tuple[str, int]]:
