@@ -18,6 +18,9 @@ _WORDS = ("\u00a7\u00a7", "\u2588\u2588\u2588", "[...]", "\ufffd", "<snip>")
 
 _OF_A_TREE = re.compile(r"[+\\]-[0-9a-f]{2}\.[0-7]")
 
+_LOCALITY = ("cpus", "numa_nodes", "gpu_numa_node")
+_SIZES = ("memory_bytes", "rate_bytes_per_s")
+
 Mutation = Callable[[str, random.Random], str]
 
 
@@ -245,3 +248,24 @@ def invented(truth: Fragment, found: Fragment) -> tuple[str, ...]:
         if link.kind != "unknown" and (ends, link.kind, link.count) not in links and not told:
             new.append(f"link {link.a} - {link.b} {link.kind} x{link.count}")
     return tuple(new)
+
+
+def beyond(truth: Fragment, found: Fragment) -> tuple[str, ...]:
+    """Returns what a cut dump says that the whole one does not: :func:`invented`, and other CPUs, nodes and sizes.
+
+    Measured rates are left out: the best of several tables is another one where some are cut off.
+    """
+    wrong = list(invented(truth, found))
+    for component in found.components:
+        known = truth.component(component.key)
+        if known is None:
+            continue
+        pairs = [(name, getattr(component.locality, name), getattr(known.locality, name)) for name in _LOCALITY]
+        pairs += [(name, getattr(component, name).value, getattr(known, name).value) for name in _SIZES]
+        pairs += [("model", component.model, known.model), ("parent", component.parent, known.parent)]
+        wrong += [
+            f"{component.key}: {name} {part}, not {whole}"
+            for name, part, whole in pairs
+            if part is not None and part != whole
+        ]
+    return tuple(wrong)

@@ -75,7 +75,7 @@ def _npu(card: _Card, chip: re.Match[str] | None, where: str, *, has_dies: bool)
     index = None if has_dies else card.number
     if chip and chip[2] is not None:
         index = int(chip[2])
-    usage = _USAGE.findall(chip[4]) if chip else []
+    usage = _USAGE.findall(chip[4]) if chip and chip[4].rstrip().endswith("|") else []  # else its last figure is cut
     totals = [total for _, total in reversed(usage) if int(total) > 0]
     extra = {"card": str(card.number)}
     if chip:

@@ -55,10 +55,11 @@ class RocmSmi:
         cells = {title: {(a, b): cell for a, b, cell in matrix.cells()} for title, matrix in tables.items()}
         links, conflicts = _links(names, cells)
         disagreeing = [name for name in names if _differs(numa.get(name, {}))]
+        has_both = any(len(said) > 1 for said in numa.values())
         return Fragment(
             origin=origin,
             format=self.name,
-            components=tuple(_component(name, vendor, numa.get(name, {})) for name in names),
+            components=tuple(_component(name, vendor, numa.get(name, {}), has_both=has_both) for name in names),
             links=links,
             conflicts=(*conflicts, *(_numa_conflict(name, numa[name]) for name in disagreeing)),
             unread=tuple(
@@ -120,13 +121,15 @@ def _numa_conflict(name: str, said: Mapping[str, str]) -> Conflict:
     return Conflict(subject=f"NUMA node of {name}", said=tuple(f"{key}: {value}" for key, value in said.items()))
 
 
-def _component(name: str, vendor: str, said: Mapping[str, str]) -> Component:
+def _component(name: str, vendor: str, said: Mapping[str, str], *, has_both: bool) -> Component:
     node = next(iter(said.values()), "")
     why = ""
     if not said:
         why = "not printed"
     elif _differs(said):
         why = "node and affinity disagree"
+    elif has_both and len(said) == 1:
+        why = "the text ends between its node and its affinity"
     elif node.startswith("-"):
         why = f"printed as {node!r}"
     number = re.search(r"[0-9]+$", name)
