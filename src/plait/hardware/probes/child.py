@@ -124,6 +124,8 @@ class MeasuringProgram:
 
     def _died(self, doing: str) -> MeasuringFailed:
         code = self._process.wait()
+        for reader in self._readers:
+            reader.join(5.0)  # its last words may still be on their way
         last = next((line for line in reversed(self._errors) if line.strip()), f"exit code {code}")
         return MeasuringFailed(f"the measuring program ended while {doing}: {last.strip()}")
 
