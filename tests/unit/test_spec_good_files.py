@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from plait.errors import SpecError
-from plait.spec.cluster import Cluster, EmulatedNode, PolicyChoice, PriceWindow
+from plait.spec.cluster import Cluster, EmulatedNode, PolicyChoice, PriceWindow, Project
 from plait.spec.job import (
     Batching,
     CacheTier,
@@ -213,6 +213,17 @@ def test_weights_of_a_policy_that_has_some() -> None:
     text = "apiVersion: v1\npolicy: {name: multi_objective, weights: {fairness: 0.7, throughput: 0.3}, round: 2m}\n"
     assert parse_cluster(text, "c.yaml").policy == PolicyChoice(
         name="multi_objective", weights=(("fairness", 0.7), ("throughput", 0.3)), round_s=120.0
+    )
+
+
+def test_projects_with_quotas_and_limits() -> None:
+    text = (
+        "apiVersion: v1\nprojects:\n"
+        "  - {name: vision, weight: 2, quota: {A100: 8}, limit: {A100: 16, T4: 4}}\n  - {name: speech}\n"
+    )
+    assert parse_cluster(text, "c.yaml").projects == (
+        Project(name="vision", weight=2.0, quota=(("A100", 8),), limit=(("A100", 16), ("T4", 4))),
+        Project(name="speech"),
     )
 
 

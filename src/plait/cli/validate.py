@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plait.spec.cluster import Cluster
 
 JOB_KEYS = frozenset({"name", "project", "priority", "tasks", "precision", "communication", "batching", "data"})
-CLUSTER_KEYS = frozenset({"engine", "nodes", "policy", "price_windows", "store", "listen", "monitor"})
+CLUSTER_KEYS = frozenset({"engine", "nodes", "policy", "price_windows", "projects", "store", "listen", "monitor"})
 _TOP_KEY = re.compile(r"^([A-Za-z_]+)\s*:", re.MULTILINE)
 
 

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from plait.hardware.device import Device
+from plait.hardware.device import Device, Node
 from plait.schedule.domain import WorkerPlacement
 from plait.schedule.placement.greedy import FreeNode
-from plait.schedule.policy import ClusterView
-from plait.schedule.state import ClusterState, NodeRecord, TaskRecord
+from plait.schedule.policy import ClusterView, ProjectTerms
+from plait.schedule.state import ClusterState, DeviceTrouble, NodeRecord, TaskRecord
 from plait.schedule.windows import prices
 from plait.spec.job import Task
 
@@ -24,6 +24,11 @@ class Wish:
     memory_bytes: int | None
     above_bytes: int | None
     avoid: tuple[str, ...]
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether every device of the type serves."""
+        return self.memory_bytes is None and self.above_bytes is None and not self.avoid
 
     def accepts(self, device: Device) -> bool:
         """Says whether this device may serve; a device of unknown memory passes only where none is asked for."""
@@ -54,38 +59,81 @@ def wishes_of(state: ClusterState, spec: Task, task: TaskRecord) -> Mapping[str,
     return wishes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """The healthy devices of one type on one node, and what is often asked of them together."""
+
+    devices: tuple[Device, ...]
+    speed_sum: float
+    least_memory_bytes: int | None
+
+
+_KINDS: dict[int, tuple[Node, Mapping[str, DeviceTrouble], Mapping[str, _Kind]]] = {}
+_MOST_KINDS = 200_000
+
+
+def _kinds(record: NodeRecord) -> Mapping[str, _Kind]:
+    """Returns the healthy devices of the node by type; remembered, for nodes change seldom and are looked at often."""
+    known = _KINDS.get(id(record.node))
+    if known is not None and known[0] is record.node and known[1] is record.troubles:
+        return known[2]
+    by_type: dict[str, list[Device]] = {}
+    for device in record.healthy():
+        by_type.setdefault(device.accelerator_type, []).append(device)
+    kinds = {
+        name: _Kind(
+            devices=tuple(devices),
+            speed_sum=sum(device.speed for device in devices),
+            least_memory_bytes=min((d.memory_bytes for d in devices if d.memory_bytes is not None), default=None),
+        )
+        for name, devices in by_type.items()
+    }
+    if len(_KINDS) >= _MOST_KINDS:
+        _KINDS.clear()
+    _KINDS[id(record.node)] = (record.node, record.troubles, kinds)  # holding the node keeps its id from being reused
+    return kinds
+
+
 class Capacity:
     """An index over one state, made for one dispatch and kept up to date while that places workers."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._held: set[str] = set()
-        self._going: set[str] = set()
+        self._held_on: Counter[tuple[str, str]] = Counter()
+        self._going: Counter[str] = Counter()
         self._ports: dict[str, set[int]] = {}
         self._workers_on: Counter[str] = Counter()
-        self._by_type: dict[str, list[tuple[NodeRecord, list[Device]]]] = {}
+        self._by_type: dict[str, list[tuple[NodeRecord, _Kind]]] = {}
         self._slots: dict[tuple[Wish, bool], int] = {}
         self._speeds: dict[Wish, float] = {}
+        for record in state.nodes.values():
+            if record.takes_work:
+                for name, kind in _kinds(record).items():
+                    self._by_type.setdefault(name, []).append((record, kind))
         for attempt in state.attempts.values():
             for worker in attempt.workers.values():
                 self._hold(worker.placement)
                 if worker.is_leaving or attempt.phase == "stopping":
-                    self._going.update(worker.placement.device_ids)
-        for record in state.nodes.values():
-            if record.takes_work:
-                self._index(record)
-
-    def _index(self, record: NodeRecord) -> None:
-        by_type: dict[str, list[Device]] = {}
-        for device in record.healthy():
-            by_type.setdefault(device.accelerator_type, []).append(device)
-        for name, devices in by_type.items():
-            self._by_type.setdefault(name, []).append((record, devices))
+                    self._going[worker.placement.accelerator_type] += self._counted(worker.placement)
 
     def _hold(self, placement: WorkerPlacement) -> None:
         self._held.update(placement.device_ids)
-        self._ports.setdefault(placement.address, set()).update(range(placement.port, placement.port + 2))
+        self._held_on[placement.node, placement.accelerator_type] += self._counted(placement)
+        self._ports.setdefault(placement.address, set()).update((placement.port, placement.port + 1))
         self._workers_on[placement.node] += 1
+
+    def _counted(self, placement: WorkerPlacement) -> int:
+        """Returns how many of the worker's devices count as part of the cluster: those that work may go to."""
+        record = self._state.nodes.get(placement.node)
+        if record is None or not record.takes_work:
+            return 0
+        kinds = _kinds(record)
+        if not record.troubles and sum(len(kind.devices) for kind in kinds.values()) == len(record.node.devices):
+            return len(placement.device_ids)
+        kind = kinds.get(placement.accelerator_type)
+        healthy = {device.id for device in kind.devices} if kind is not None else set()
+        return sum(device in healthy for device in placement.device_ids)
 
     def take(self, placement: WorkerPlacement) -> None:
         """Books a worker that was just placed."""
@@ -94,44 +142,49 @@ class Capacity:
 
     def view(self) -> ClusterView:
         """Returns what a policy sees of the cluster."""
-        total, free, releasing, memory = {}, {}, {}, {}
+        total, free, memory = {}, {}, {}
         on_nodes: dict[str, tuple[int, ...]] = {}
         free_on_nodes: dict[str, tuple[int, ...]] = {}
         for name, places in self._by_type.items():
-            devices = [device for _, some in places for device in some]
-            on_nodes[name] = tuple(sorted((len(some) for _, some in places), reverse=True))
-            idle = (sum(device.id not in self._held for device in some) for _, some in places)
+            on_nodes[name] = tuple(sorted((len(kind.devices) for _, kind in places), reverse=True))
+            idle = (len(kind.devices) - self._held_on[record.node.id, name] for record, kind in places)
             free_on_nodes[name] = tuple(sorted((number for number in idle if number), reverse=True))
-            total[name] = len(devices)
+            total[name] = sum(on_nodes[name])
             free[name] = sum(free_on_nodes[name])
-            releasing[name] = sum(device.id in self._going for device in devices)
-            sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+            sizes = [kind.least_memory_bytes for _, kind in places if kind.least_memory_bytes is not None]
             if sizes:
                 memory[name] = min(sizes)
         return ClusterView(
             now_s=self._state.now_s,
             total=total,
             free=free,
-            releasing=releasing,
+            releasing={name: self._going[name] for name in self._by_type},
             memory_bytes=memory,
             prices_per_hour=prices(self._state),
             on_nodes=on_nodes,
             free_on_nodes=free_on_nodes,
+            projects={
+                project.name: ProjectTerms(weight=project.weight, quota=dict(project.quota), limit=dict(project.limit))
+                for project in self._state.config.projects
+            },
         )
 
     def slots(self, wish: Wish, *, free: bool) -> int:
         """Returns how many workers with this wish all nodes can hold, when idle or on what is free now."""
         known = self._slots.get((wish, free))
         if known is None:
-            known = sum(self._room(record, devices, wish, free=free) for record, devices in self._places(wish))
+            known = sum(self._room(record, kind, wish, free=free) for record, kind in self._places(wish))
             self._slots[wish, free] = known
         return known
 
-    def _places(self, wish: Wish) -> list[tuple[NodeRecord, list[Device]]]:
+    def _places(self, wish: Wish) -> list[tuple[NodeRecord, _Kind]]:
         return self._by_type.get(wish.accelerator, [])
 
-    def _room(self, record: NodeRecord, devices: list[Device], wish: Wish, *, free: bool) -> int:
-        fit = sum(wish.accepts(device) and not (free and device.id in self._held) for device in devices)
+    def _room(self, record: NodeRecord, kind: _Kind, wish: Wish, *, free: bool) -> int:
+        if wish.takes_any:
+            fit = len(kind.devices) - (self._held_on[record.node.id, wish.accelerator] if free else 0)
+        else:
+            fit = sum(wish.accepts(device) and not (free and device.id in self._held) for device in kind.devices)
         listening = self._workers_on[record.node.id] if free else 0
         return max(0, min(fit // wish.count, record.node.num_ports // PORTS_PER_WORKER - listening))
 
@@ -139,20 +192,30 @@ class Capacity:
         """Returns the mean predicted speed of one worker on the healthy devices that the wish accepts."""
         known = self._speeds.get(wish)
         if known is None:
-            speeds = [device.speed for _, devices in self._places(wish) for device in devices if wish.accepts(device)]
-            known = wish.count * sum(speeds) / len(speeds) if speeds else 0.0
+            known = wish.count * self._mean_speed(wish)
             self._speeds[wish] = known
         return known
+
+    def _mean_speed(self, wish: Wish) -> float:
+        places = self._places(wish)
+        if wish.takes_any:
+            number = sum(len(kind.devices) for _, kind in places)
+            return sum(kind.speed_sum for _, kind in places) / number if number else 0.0
+        speeds = [device.speed for _, kind in places for device in kind.devices if wish.accepts(device)]
+        return sum(speeds) / len(speeds) if speeds else 0.0
 
     def free_nodes(self, wishes: Mapping[str, Wish], used: Mapping[str, frozenset[int]]) -> tuple[FreeNode, ...]:
         """Returns the nodes with free devices that serve; ``used`` holds local ranks that a running gang has there."""
         devices: dict[str, list[Device]] = {}
         for wish in wishes.values():
-            for record, some in self._places(wish):
-                fit = [device for device in some if device.id not in self._held and wish.accepts(device)]
+            for record, kind in self._places(wish):
+                if len(kind.devices) == self._held_on[record.node.id, wish.accelerator]:
+                    continue
+                fit = [device for device in kind.devices if device.id not in self._held and wish.accepts(device)]
                 if fit:
                     devices.setdefault(record.node.id, []).extend(fit)
-        offered = {address: set(taken) for address, taken in self._ports.items()}
+        addresses = {self._state.nodes[name].node.address for name in devices}
+        offered = {address: set(self._ports.get(address, ())) for address in addresses}
         nodes = []
         for name, some in devices.items():
             record = self._state.nodes[name]
@@ -174,8 +237,10 @@ def _free_ports(record: NodeRecord, taken: set[int], most: int) -> Iterator[int]
     pairs = node.num_ports // PORTS_PER_WORKER
     start = max(0, record.next_port - node.first_port) // PORTS_PER_WORKER
     for step in range(pairs):
+        if most <= 0:
+            return
         port = node.first_port + (start + step) % pairs * PORTS_PER_WORKER
-        if most > 0 and port not in taken and port + 1 not in taken:
+        if port not in taken and port + 1 not in taken:
             most -= 1
             yield port
 

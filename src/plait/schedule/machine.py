@@ -45,7 +45,12 @@ def initial(cluster: Cluster | None = None) -> ClusterState:
 
 
 def apply(
-    state: ClusterState, event: Event, policy: Policy | None = None, knowledge: Knowledge | None = None
+    state: ClusterState,
+    event: Event,
+    policy: Policy | None = None,
+    knowledge: Knowledge | None = None,
+    *,
+    decides: bool = True,
 ) -> tuple[ClusterState, tuple[Command, ...]]:
     """Returns the state after the event and what has to be done now, in order.
 
@@ -57,6 +62,7 @@ def apply(
         policy: Who decides; None takes the one that the cluster's file names, or the default where that one is not
             installed.
         knowledge: What is known of tasks beyond their files; None: nothing.
+        decides: False takes note of the event and leaves it to a later one (a tick) to start, resize and move work.
     """
     if event.id <= state.last_event_id:
         return state, ()
@@ -65,9 +71,10 @@ def apply(
     _take(draft, event)
     if _may_move(state, draft.state, event):
         jobs.settle(draft)
-        choice = draft.state.config.policy
-        dispatch(draft, policy or policy_or_default(choice.name, choice.weights)[0], knowledge)
-        jobs.settle(draft)
+        if decides:
+            choice = draft.state.config.policy
+            dispatch(draft, policy or policy_or_default(choice.name, choice.weights)[0], knowledge)
+            jobs.settle(draft)
     return draft.state, tuple(draft.commands)
 
 
@@ -174,4 +181,4 @@ def _configure(draft: Draft, cluster: Cluster) -> None:
 
 
 def _config(config: MachineConfig, cluster: Cluster) -> MachineConfig:
-    return replace(config, policy=cluster.policy, windows=cluster.price_windows)
+    return replace(config, policy=cluster.policy, windows=cluster.price_windows, projects=cluster.projects)

@@ -142,6 +142,15 @@ class TaskView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectTerms:
+    """What a project may count on: devices guaranteed and at most, by type; its weight beyond what is guaranteed."""
+
+    weight: float = 1.0
+    quota: Mapping[str, int] = field(default_factory=dict)
+    limit: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """What a policy may know of the cluster: healthy, undrained devices by type, and how many are free.
 
@@ -151,7 +160,8 @@ class ClusterView:
 
     Policies that decide anew in rounds do so where ``is_round`` is True; between two rounds they leave what runs alone.
     Rounds are ``round_s`` apart. With ``hands_over`` (a simulator of rounds) devices that one task gives up can go to
-    another in the same answer; otherwise they are free only once their workers are gone.
+    another in the same answer; otherwise they are free only once their workers are gone. Projects that are not in
+    ``projects`` have weight 1, no quota and no limit.
     """
 
     now_s: float
@@ -165,6 +175,7 @@ class ClusterView:
     is_round: bool = True
     round_s: float = 60.0
     hands_over: bool = False
+    projects: Mapping[str, ProjectTerms] = field(default_factory=dict)
 
     def devices_per_node(self, accelerator_type: str) -> int:
         """Returns how many devices of this type the best equipped node has; all there are where that is not known."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from plait.hardware.device import Device, DeviceState, Node
 from plait.schedule.domain import Allocation, JobState, TaskKey, TaskState, WorkerPlacement, WorkerState
-from plait.spec.cluster import PolicyChoice, PriceWindow
+from plait.spec.cluster import PolicyChoice, PriceWindow, Project
 from plait.spec.job import FailureCause, Job, WorkerRange
 
 AttemptPhase = Literal["starting", "running", "stopping"]
@@ -30,6 +30,7 @@ class MachineConfig:
 
     policy: PolicyChoice = field(default_factory=PolicyChoice)
     windows: tuple[PriceWindow, ...] = ()
+    projects: tuple[Project, ...] = ()
     backoff_base_s: float = 1.0
     backoff_max_s: float = 60.0
     grace_s: float = 10.0

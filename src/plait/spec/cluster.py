@@ -40,6 +40,21 @@ class PolicyChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """What a project may count on, by accelerator type.
+
+    ``quota`` is guaranteed: others use it while it is idle and give it back when the project's own tasks wait.
+    ``limit`` is the most that it may hold at a time; what is missing there is not limited. ``weight`` is its part of
+    what nobody is guaranteed, against the other projects that want it.
+    """
+
+    name: str
+    weight: float = 1.0
+    quota: tuple[tuple[str, int], ...] = ()
+    limit: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The administrator's file: engine, policy, prices, store, and the nodes that are emulated if any."""
 
@@ -47,6 +62,7 @@ class Cluster:
     nodes: tuple[EmulatedNode, ...] = ()
     policy: PolicyChoice = field(default_factory=PolicyChoice)
     price_windows: tuple[PriceWindow, ...] = ()
+    projects: tuple[Project, ...] = ()
     store: str = "sqlite:///plait-state.db"
     listen: str = "127.0.0.1:9400"
     sample_interval_s: float = 5.0

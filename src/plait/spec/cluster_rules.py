@@ -40,6 +40,7 @@ def check_cluster(root: At, report: Report) -> None:
     _nodes(root, report)
     _policy(root, report)
     _windows(items(root, "price_windows"), report)
+    _projects(items(root, "projects"), report)
 
 
 def _nodes(root: At, report: Report) -> None:
@@ -47,6 +48,18 @@ def _nodes(root: At, report: Report) -> None:
     engine, nodes = text(root, "engine"), find(root, "nodes")
     if nodes is not None and nodes.items() and engine in {"slurm", "ray", "kubernetes"}:
         report.add(nodes.place, nodes.path, f"only engine local emulates nodes; the engine is {engine}")
+
+
+def _projects(projects: Sequence[At], report: Report) -> None:
+    tell_repeats(named(projects, "name"), "the project name", report)
+    for project in projects:
+        limit = find(project, "limit")
+        most = {entry.key: at.node.value() for entry, at in limit.entries()} if limit is not None else {}
+        quota = find(project, "quota")
+        for entry, at in quota.entries() if quota is not None else ():
+            value, top = at.node.value(), most.get(entry.key)
+            if isinstance(value, int) and isinstance(top, int) and value > top:
+                report.add(at.place, at.path, f"a quota of {value} {entry.key} is above the project's limit of {top}")
 
 
 def _policy(root: At, report: Report) -> None:

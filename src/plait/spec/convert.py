@@ -37,6 +37,15 @@ def to_cluster(document: d.ClusterDocument) -> c.Cluster:
             )
             for window in document.price_windows
         ),
+        projects=tuple(
+            c.Project(
+                name=project.name,
+                weight=project.weight,
+                quota=tuple(project.quota.items()),
+                limit=tuple(project.limit.items()),
+            )
+            for project in document.projects
+        ),
         store=document.store,
         listen=document.monitor.listen,
         sample_interval_s=document.monitor.sample_interval,

@@ -293,6 +293,19 @@ class Monitor(Document):
     """Time between two samples."""
 
 
+class Project(Document):
+    """What the jobs of a project may count on together."""
+
+    name: f.Name
+    """Name that ``project`` of a job refers to."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Its part of what nobody is guaranteed, against the other projects that want it."""
+    quota: dict[f.Accelerator, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    """Devices that it is guaranteed, by accelerator type; others may use them while they are idle."""
+    limit: dict[f.Accelerator, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    """The most devices that it may hold, by accelerator type; types left out are not limited."""
+
+
 class ClusterDocument(Document):
     """A cluster: where devices come from, who decides, what they cost."""
 
@@ -306,6 +319,8 @@ class ClusterDocument(Document):
     """Who runs next, and where."""
     price_windows: list[PriceWindow] = Field(default_factory=list)
     """Parts of the day with their prices; they do not overlap."""
+    projects: list[Project] = Field(default_factory=list)
+    """Weights, quotas and limits of projects; those left out have weight 1, no quota and no limit."""
     store: f.StoreUrl = "sqlite:///plait-state.db"
     """Where the controller keeps its state."""
     monitor: Monitor = Field(default_factory=Monitor)

@@ -51,6 +51,11 @@ class Goals:
         return 0.174 * self._cost_share
 
     @property
+    def project_exponent(self) -> float:
+        """How much the recent use of a project counts against the claims of its tasks."""
+        return min(1.0, 2.0 * self.rho_exponent)
+
+    @property
     def deadline_exponent(self) -> float:
         """Claims grow with this power of the pressure of a deadline."""
         total = self.fairness + self.throughput + self.cost + self.deadline

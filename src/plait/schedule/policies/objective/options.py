@@ -153,9 +153,23 @@ def _guessed(task: TaskView, types: Sequence[str]) -> Iterator[tuple[Configurati
             for more in sizes:
                 counts = tuple(sorted(((fast, number), (slow, more))))
                 yield Configuration(counts=counts), task.rate(fast, number) + task.rate(slow, more)
+    for number in sizes:
+        yield from _filled(task, by_speed, number)
     have = task.allocation.counts if task.allocation is not None else ()
     if len(have) > 1:
         yield Configuration(counts=have), sum(task.rate(name, number) for name, number in have)
+
+
+def _filled(task: TaskView, by_speed: Sequence[str], number: int) -> Iterator[tuple[Configuration, float]]:
+    """The fastest types first, each as far as it goes: how a unit larger than any type can be run at all."""
+    counts, left = [], number
+    for name in by_speed:
+        taken = min(left, task.slots.get(name, 0))
+        if taken > 0:
+            counts.append((name, taken))
+            left -= taken
+    if left == 0 and len(counts) > 1:
+        yield Configuration(counts=tuple(sorted(counts))), sum(task.rate(name, taken) for name, taken in counts)
 
 
 def _sizes(task: TaskView) -> tuple[int, ...]:

@@ -2,17 +2,22 @@
 
 The task that has waited longest, once that is longer than ``most_wait_s``, has the turn. It keeps it until it has run
 for ``turn_s`` or has ended; then the next one may have it. So no task that the cluster could hold waits longer than
-``most_wait_s`` plus ``turn_s`` and two rounds for each open task of its priority that has waited longer.
+``most_wait_s`` plus ``turn_s`` and two rounds for each open task of its rank that has waited longer. Ranks are priority
+and whether a task is within its project's quota; what a higher rank takes is not given to a lower one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plait.schedule.policy import ClusterView, Memory, TaskView
 
+Rank = tuple[bool, int]
+"""Within the project's quota, and priority."""
+
 SINCE = "waits_since_s"
 """Ledger: when a task that does not run last ran, or was submitted."""
 TURN = "turn_since_s"
-"""Ledger: the task that has the turn, by priority, and since when it has run in it (-1: it does not run yet)."""
+"""Ledger: the tasks that have the turn in their rank, and since when they have run in it (-1: not yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,20 +29,20 @@ class Patience:
 
 
 def whose_turn(
-    cluster: ClusterView, tasks: tuple[TaskView, ...], memory: Memory, patience: Patience
-) -> tuple[dict[int, TaskView], Memory]:
-    """Returns by priority the task whose turn it is, and the ledgers to remember."""
+    cluster: ClusterView, tasks: Sequence[TaskView], ranks: Sequence[Rank], memory: Memory, patience: Patience
+) -> tuple[dict[Rank, int], Memory]:
+    """Returns by rank the index of the task whose turn it is, and the ledgers to remember."""
     since: dict[str, float] = {}
     before, had = memory.get(SINCE, {}), memory.get(TURN, {})
     for task in tasks:
         key = str(task.key)
         if task.allocation is None or task.state == "waiting":
             since[key] = before.get(key, cluster.now_s if task.runtime_s > 0 else task.submitted_at_s)
-    turns: dict[int, TaskView] = {}
+    turns: dict[Rank, int] = {}
     ledger: dict[str, float] = {}
-    for task in tasks:
+    for index, task in enumerate(tasks):
         key = str(task.key)
-        if key not in had:
+        if key not in had or ranks[index] in turns:
             continue
         began_s = had[key]
         if key in since:
@@ -45,11 +50,12 @@ def whose_turn(
         elif began_s < 0:
             began_s = cluster.now_s
         if began_s < 0 or cluster.now_s - began_s < patience.turn_s:
-            turns[task.priority] = task
+            turns[ranks[index]] = index
             ledger[key] = began_s
-    for task in sorted(tasks, key=lambda task: (since.get(str(task.key), cluster.now_s), str(task.key))):
-        key = str(task.key)
-        if key in since and task.priority not in turns and cluster.now_s - since[key] > patience.most_wait_s:
-            turns[task.priority] = task
+    by_wait = sorted(range(len(tasks)), key=lambda i: (since.get(str(tasks[i].key), cluster.now_s), str(tasks[i].key)))
+    for index in by_wait:
+        key = str(tasks[index].key)
+        if key in since and ranks[index] not in turns and cluster.now_s - since[key] > patience.most_wait_s:
+            turns[ranks[index]] = index
             ledger[key] = -1.0
     return turns, {SINCE: since, TURN: ledger}

@@ -42,11 +42,11 @@ class Worth:
     progress: Floats
 
 
-def worth_of(cluster: ClusterView, options: Options, standing: Standing, goals: Goals) -> Worth:
-    """Returns the values of all options, in units of the mean claim."""
-    prices = _prices(cluster, options)
-    progress = _progress(options, prices, goals)
-    claims = _claims(cluster, options, standing, goals)
+def worth_of(cluster: ClusterView, options: Options, standing: Standing, goals: Goals, factors: Floats) -> Worth:
+    """Returns the values of all options, in units of the mean claim; ``factors`` (tasks,) multiply the claims."""
+    progress = _progress(options, prices_of(cluster, options), goals)
+    claims = _claims(cluster, options, standing, goals) * factors
+    claims = claims / claims.mean() if len(claims) else claims
     values = claims[:, None] * progress[options.kinds]
     if goals.rho_exponent > 0:
         values *= _fair(options, standing) ** min(goals.rho_exponent, 1.0)
@@ -55,7 +55,7 @@ def worth_of(cluster: ClusterView, options: Options, standing: Standing, goals: 
     return Worth(values=values, claims=claims, progress=progress)
 
 
-def _prices(cluster: ClusterView, options: Options) -> Floats:
+def prices_of(cluster: ClusterView, options: Options) -> Floats:
     """Returns the price of each configuration, in units of the mean price of a device; zero where none is known."""
     prices = np.array([cluster.prices_per_hour.get(name, 0.0) for name in options.types])
     mean = float(prices @ options.capacity) / max(float(options.capacity.sum()), 1.0)
@@ -84,9 +84,8 @@ def _claims(cluster: ClusterView, options: Options, standing: Standing, goals: G
     claims = weights * np.maximum(standing.left_s, SHORT_FLOOR_S) ** -SHORT_EXPONENT
     claims = claims * standing.rho**goals.rho_exponent
     claims = claims * np.maximum(1.0, standing.rho / LATE_FROM) ** goals.late_exponent
-    claims = claims * _pressure(cluster, options, standing) ** goals.deadline_exponent
-    scaled: Floats = claims / claims.mean() if len(claims) else claims
-    return scaled
+    pressed: Floats = claims * _pressure(cluster, options, standing) ** goals.deadline_exponent
+    return pressed
 
 
 def _pressure(cluster: ClusterView, options: Options, standing: Standing) -> Floats:
