@@ -32,8 +32,8 @@ def same(stated: object, derived: object) -> bool:
 
 
 def numbers_of(printed: str) -> frozenset[int] | None:
-    """Returns the set of a printed list (``0-3,8``), ``None`` for unknown."""
-    if printed.strip() in _UNKNOWN:
+    """Returns the set of a printed list (``0-3,8``), ``None`` for unknown and for what is no list."""
+    if printed.strip() in _UNKNOWN or not re.fullmatch(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*", printed.strip()):
         return None
     members: set[int] = set()
     for part in printed.split(","):

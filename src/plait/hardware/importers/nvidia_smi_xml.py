@@ -62,10 +62,9 @@ class NvidiaSmiXml:
         components: list[Component] = []
         seen: set[str] = set()
         for position, gpu in enumerate(gpus):
-            for component in _gpu(gpu, root, position, origin, is_all=_count(root) == len(gpus)):
-                if component.key not in seen:
-                    seen.add(component.key)
-                    components.append(component)
+            key = _key(gpu, position, seen)
+            seen.add(key)
+            components.extend(_gpu(gpu, key, root, position, origin, is_all=_count(root) == len(gpus)))
         if not components:
             raise UnreadableDump(f"{origin}: an nvidia-smi log without any GPU")
         return Fragment(
@@ -103,12 +102,22 @@ def _warnings(root: Element, shown: int, document: Document) -> tuple[str, ...]:
     return (f"the log says {attached} GPUs are attached and shows {shown}",)
 
 
-def _gpu(gpu: Element, root: Element, position: int, origin: str, *, is_all: bool) -> Iterator[Component]:
-    address = normal_address(gpu.attributes.get("id", "")) or normal_address(text_at(gpu, "pci/pci_bus_id"))
+def _address(gpu: Element) -> str | None:
+    return normal_address(gpu.attributes.get("id", "")) or normal_address(text_at(gpu, "pci/pci_bus_id"))
+
+
+def _key(gpu: Element, position: int, taken: set[str]) -> str:
+    """Returns a key that is the GPU's own: logs that were made anonymous give several the same address."""
+    known = [key for key in (_address(gpu), _known(gpu, "uuid")) if key]
+    free = [key for key in known if key not in taken]
+    return free[0] if free else f"{known[0] if known else 'GPU'}#{position}"
+
+
+def _gpu(gpu: Element, key: str, root: Element, position: int, origin: str, *, is_all: bool) -> Iterator[Component]:
+    address = _address(gpu)
     uuid = _known(gpu, "uuid") or None
     index = position if is_all else None
     name = f"GPU{position}" if is_all else (_known(gpu, "product_name") or f"GPU at {address}")
-    key = address or uuid or name
     extra = {path.replace("/", "_"): text for path in _EXTRA if (text := text_at(gpu, path))}
     extra |= {tag: text for tag in (DRIVER_VERSION, "cuda_version") if (text := text_at(root, tag))}
     limit = next((text for path in _POWER_LIMITS if (text := text_at(gpu, path))), "")
