@@ -14,7 +14,7 @@ from topology_facts.corpus import Sample, after_damage, read_or_nothing, samples
 
 DEFAULT_CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "topology"
 _MUTATIONS = 10_000
-_QUICK_MUTATIONS = 1_000
+_QUICK_MUTATIONS = 400
 
 
 def main() -> None:
