@@ -1,7 +1,7 @@
 """What the nodes can hold, in devices and in workers of a task: all in all, and free now."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plait.hardware.device import Device, Node
@@ -13,6 +13,9 @@ from plait.schedule.windows import prices
 from plait.spec.job import Task
 
 PORTS_PER_WORKER = 2
+
+FEW_NODES = 16
+"""Up to so many nodes with room are all shown to placement; of more, those that it would choose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,28 +207,65 @@ class Capacity:
         speeds = [device.speed for _, kind in places for device in kind.devices if wish.accepts(device)]
         return sum(speeds) / len(speeds) if speeds else 0.0
 
-    def free_nodes(self, wishes: Mapping[str, Wish], used: Mapping[str, frozenset[int]]) -> tuple[FreeNode, ...]:
-        """Returns the nodes with free devices that serve; ``used`` holds local ranks that a running gang has there."""
+    def free_nodes(
+        self, wishes: Mapping[str, Wish], used: Mapping[str, frozenset[int]], workers: Mapping[str, int]
+    ) -> tuple[tuple[FreeNode, ...], int]:
+        """Returns nodes with free devices that serve, and how many such nodes there are in all.
+
+        Of many nodes only those are made up that placement would choose for so many ``workers`` by type, going by the
+        room that each has. ``used`` holds local ranks that a running gang has there.
+        """
+        rooms = {name: self._rooms(wish) for name, wish in wishes.items()}
+        candidates = {record.node.id for some in rooms.values() for _, record, _ in some}
+        chosen = candidates
+        if len(candidates) > FEW_NODES:
+            seen = Counter(record.node.id for some in rooms.values() for _, record, _ in some)
+            chosen = {node for node, number in seen.items() if number > 1 or node in used}
+            for name, some in rooms.items():
+                chosen |= _shortlist(some, workers.get(name, 0))
         devices: dict[str, list[Device]] = {}
-        for wish in wishes.values():
-            for record, kind in self._places(wish):
-                if len(kind.devices) == self._held_on[record.node.id, wish.accelerator]:
-                    continue
-                fit = [device for device in kind.devices if device.id not in self._held and wish.accepts(device)]
-                if fit:
-                    devices.setdefault(record.node.id, []).extend(fit)
-        addresses = {self._state.nodes[name].node.address for name in devices}
-        offered = {address: set(self._ports.get(address, ())) for address in addresses}
-        nodes = []
-        for name, some in devices.items():
-            record = self._state.nodes[name]
-            taken = offered.setdefault(record.node.address, set())
-            ports = tuple(_free_ports(record, taken, len(some)))
-            taken.update(ports, (port + 1 for port in ports))
-            nodes.append(
-                FreeNode(node=record.node, devices=tuple(some), ports=ports, local_ranks=used.get(name, frozenset()))
-            )
-        return tuple(nodes)
+        for name, some in rooms.items():
+            for _, record, kind in some:
+                if record.node.id in chosen:
+                    free = [d for d in kind.devices if d.id not in self._held and wishes[name].accepts(d)]
+                    devices.setdefault(record.node.id, []).extend(free)
+        offered: dict[str, set[int]] = {}
+        nodes = tuple(self._free_node(name, some, used, offered) for name, some in devices.items())
+        return nodes, len(candidates)
+
+    def _rooms(self, wish: Wish) -> list[tuple[int, NodeRecord, _Kind]]:
+        """Returns the nodes with a free device that may serve, with the workers that each has room for."""
+        found = []
+        for record, kind in self._places(wish):
+            if len(kind.devices) > self._held_on[record.node.id, wish.accelerator]:
+                room = self._room(record, kind, wish, free=True)
+                if room > 0 or not wish.takes_any or wish.count > 1:
+                    found.append((room, record, kind))
+        return found
+
+    def _free_node(
+        self, name: str, devices: list[Device], used: Mapping[str, frozenset[int]], offered: dict[str, set[int]]
+    ) -> FreeNode:
+        record = self._state.nodes[name]
+        taken = offered.setdefault(record.node.address, set(self._ports.get(record.node.address, ())))
+        ports = tuple(_free_ports(record, taken, len(devices)))
+        taken.update(ports, (port + 1 for port in ports))
+        return FreeNode(node=record.node, devices=tuple(devices), ports=ports, local_ranks=used.get(name, frozenset()))
+
+
+def _shortlist(rooms: Sequence[tuple[int, NodeRecord, _Kind]], left: int) -> set[str]:
+    """Returns the nodes on which that many workers go: the tightest that holds all, else the roomiest, and so on."""
+    pool = {record.node.id: room for room, record, _ in rooms}
+    chosen: set[str] = set()
+    while left > 0 and pool:
+        holding = [node for node, room in pool.items() if room >= left]
+        if holding:
+            chosen.add(min(holding, key=lambda node: (pool[node], node)))
+            break
+        best = min(pool, key=lambda node: (-pool[node], node))
+        left -= pool.pop(best)
+        chosen.add(best)
+    return chosen
 
 
 def _free_ports(record: NodeRecord, taken: set[int], most: int) -> Iterator[int]:

@@ -161,10 +161,13 @@ def _place(
     used: dict[str, set[int]] = {}
     for worker in attempt.workers.values() if attempt is not None else ():
         used.setdefault(worker.placement.node, set()).add(worker.placement.local_rank)
+    ranks = {node: frozenset(taken) for node, taken in used.items()}
+    nodes, candidates = capacity.free_nodes(wishes, ranks, dict(allocation.counts))
     return place(
         allocation,
         {name: wish.count for name, wish in wishes.items()},
-        capacity.free_nodes(wishes, {node: frozenset(ranks) for node, ranks in used.items()}),
+        nodes,
+        candidates=candidates,
         next_worker=attempt.next_worker if attempt is not None else 0,
         partial=attempt is not None,
     )

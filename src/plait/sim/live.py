@@ -27,7 +27,7 @@ from plait.schedule.events import (
     WorkerStarted,
 )
 from plait.schedule.knowledge import Known
-from plait.schedule.policy import Policy
+from plait.schedule.policy import Policy, RememberingPolicy
 from plait.schedule.state import ENDED, ClusterState
 from plait.schedule.validate import validate
 from plait.sim.beliefs import Beliefs
@@ -49,6 +49,8 @@ class LiveOptions:
 
     Attributes:
         round_s: Time between the ticks at which policies begin a round.
+        is_cyclic: Work is started and moved at rounds only, not at each event: what keeps long traces with thousands of
+            open jobs quick.
         restart_s: From the start of an attempt (or a resize) until it makes progress again.
         checkpoint_s: Work since the last multiple of this is lost when an attempt ends early; 0: nothing is.
         node_mtbf_s: Mean time between failures of one node; None: none fails.
@@ -63,6 +65,7 @@ class LiveOptions:
     """
 
     round_s: float = 60.0
+    is_cyclic: bool = False
     restart_s: float = 45.0
     checkpoint_s: float = 0.0
     node_mtbf_s: float | None = None
@@ -123,6 +126,8 @@ class _Run:
         self.active_now = 0
         self.active_since_s = 0.0
         self.next_tick_s: float | None = None
+        self.settled_at = -1
+        self.has_rounds = isinstance(policy, RememberingPolicy) or bool(options.windows) or options.is_cyclic
 
     # The clock.
 
@@ -147,7 +152,8 @@ class _Run:
     def feed(self, form: Any, **fields: Any) -> None:
         """Applies one event and carries out what follows."""
         event: Event = form(id=self.state.last_event_id + 1, at_s=self.now_s, **fields)
-        self.state, commands = machine.apply(self.state, event, self.policy, self)
+        decides = not self.options.is_cyclic or isinstance(event, Tick)
+        self.state, commands = machine.apply(self.state, event, self.policy, self, decides=decides)
         if self.options.is_checked:
             validate(self.state)
         if self.on_event is not None:
@@ -156,10 +162,16 @@ class _Run:
             self._carry_out(command)
         if isinstance(event, WorkerExited):
             self._close_jobs(event.attempt_id)
+        if self.has_rounds and not isinstance(event, Tick):
+            self._plan_tick()
 
     def _plan_tick(self) -> None:
-        """Sees to it that the next round begins; the clock does not tick while nothing is open."""
-        if self.next_tick_s is not None or not (self.state.open_jobs or self.next_job < len(self.jobs)):
+        """Puts the next round into the calendar, unless nothing can come of it.
+
+        A policy that remembers nothing decides at each event. The others need rounds while something waits, and one
+        more after each event: tasks may move to what became free.
+        """
+        if self.next_tick_s is not None or not self.state.open_jobs:
             return
         self.next_tick_s = (self.now_s // self.options.round_s + 1) * self.options.round_s
         self.at(self.next_tick_s, self._tick)
@@ -168,8 +180,19 @@ class _Run:
         self.next_tick_s = None
         if not self.state.open_jobs:
             return
+        before = self.state.last_event_id
         self.feed(Tick, day_s=int(self.options.day_s + self.now_s) % 86400)
-        self._plan_tick()
+        is_settled = self.settled_at == before and not self._has_waiting()
+        self.settled_at = self.state.last_event_id
+        if self.has_rounds and not is_settled:
+            self._plan_tick()
+
+    def _has_waiting(self) -> bool:
+        return any(
+            task.state == "waiting"
+            for job_id in self.state.open_jobs
+            for task in self.state.jobs[job_id].tasks.values()
+        )
 
     def _plan_submission(self) -> None:
         if self.next_job < len(self.jobs):
@@ -180,10 +203,9 @@ class _Run:
         self.next_job += 1
         self._count_active(+1)
         self.books[job.id] = Book(job=job, left=job.work, active_at_submit=self.active_integral)
-        if not self.state.open_jobs:
+        if not self.state.open_jobs and self.options.windows:
             self.feed(Tick, day_s=int(self.options.day_s + self.now_s) % 86400)
         self.feed(JobSubmitted, job_id=job.id, job=spec_of(job))
-        self._plan_tick()
         self._plan_submission()
 
     def _count_active(self, change: int) -> None:

@@ -46,6 +46,7 @@ def place(
     devices_per_worker: Mapping[str, int],
     nodes: Sequence[FreeNode],
     *,
+    candidates: int | None = None,
     next_worker: int = 0,
     partial: bool = False,
 ) -> Placement | Unplaced:
@@ -55,6 +56,7 @@ def place(
         allocation: How many workers on which type.
         devices_per_worker: By type; all devices of a worker are on one node.
         nodes: Where there is room.
+        candidates: How many nodes had room, where ``nodes`` are only the best of them.
         next_worker: Number (and rank) of the first new worker.
         partial: Take as many workers as there is room for, instead of all or none.
     """
@@ -66,7 +68,7 @@ def place(
         if len(taken) < num_workers and not partial:
             return Unplaced(reason=_shortage(nodes, name, num_workers, len(taken), devices_per_worker.get(name, 1)))
         seats.extend((bench, name, devices) for bench, devices in taken)
-        reasons.extend(_tell(taken, name, len(nodes)))
+        reasons.extend(_tell(taken, name, len(nodes) if candidates is None else candidates))
     if not seats:
         return Unplaced(reason="no node has room for one more worker")
     order = {id(bench): index for index, bench in reversed(list(enumerate(bench for bench, _, _ in seats)))}
