@@ -9,7 +9,6 @@ moves by more than 3 % when the throughput table is shaken by 0.1 %, or where th
 says nothing about the policy, and it is printed but not counted.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,4 +171,4 @@ def _sia(traces: Sequence[Sequence[SimJob]], names: Sequence[str]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,7 @@ TABLE = "throughputs_isolated.csv"
 PRICES = {"V100": 0.74, "P100": 0.43, "K80": 0.135}
 """Dollars a device-hour."""
 
-MACHINES = Machines(nodes={name: (4, 4, 4) for name in PRICES}, prices_per_hour=PRICES)
+MACHINES = Machines(nodes=dict.fromkeys(PRICES, (4, 4, 4)), prices_per_hour=PRICES)
 """3 nodes of 4 devices of each type."""
 
 
