@@ -24,6 +24,7 @@ from plait.cli.resume import resume
 from plait.cli.run import run
 from plait.cli.schema import schema
 from plait.cli.serve import serve
+from plait.cli.simulate import simulate
 from plait.cli.status import status
 from plait.cli.submit import submit
 from plait.cli.topology import topology
@@ -48,6 +49,7 @@ VERBS: tuple[tuple[str, Verb, str], ...] = (
     ("Jobs", checkpoints, "plait checkpoints runs/first/checkpoint verify"),
     ("Before you submit", validate, "plait validate job.yaml cluster.yaml"),
     ("Before you submit", plan, "plait plan job.yaml --cluster cluster.yaml"),
+    ("Before you submit", simulate, "plait simulate jobs.csv --cluster V100:3x4,P100:3x4 --policy sia --against fifo"),
     ("Before you submit", schema, "plait schema job > job.schema.json"),
     ("Cluster", devices, "plait devices"),
     ("Cluster", nodes, "plait nodes"),

@@ -27,7 +27,7 @@ def write_report(run_dir: Path, out: Path, title: str | None = None) -> None:
         raise PlaitError(f"the timeline under {run_dir} holds no committed step yet")
     place = run_dir.resolve()
     name = place.parent.name if place.name == "run" else place.name
-    _write_whole(out, render(summarise(timeline), title=title or name))
+    write_whole(out, render(summarise(timeline), title=title or name))
 
 
 def render(summary: RunSummary, title: str) -> str:
@@ -56,7 +56,8 @@ def render(summary: RunSummary, title: str) -> str:
     )
 
 
-def _write_whole(out: Path, text: str) -> None:
+def write_whole(out: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     try:

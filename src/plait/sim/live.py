@@ -36,7 +36,7 @@ from plait.sim.jobs import SimJob
 from plait.sim.outcome import Held, JobOutcome, RunOutcome, fair_time_s
 from plait.sim.tariff import Tariff
 from plait.sim.timed import TimedPolicy
-from plait.spec.cluster import Cluster, PolicyChoice, PriceWindow
+from plait.spec.cluster import Cluster, PolicyChoice, PriceWindow, Project
 from plait.spec.job import DeviceRequest, FailureRules, Job, Resources, Task, WorkerRange
 
 TASK = "train"
@@ -57,6 +57,7 @@ class LiveOptions:
         repair_s: How long a failed node stays away.
         prices_per_hour: By type.
         windows: Prices by time of day; the trace begins at ``day_s`` after midnight.
+        projects: Weights, quotas and limits by project.
         price_changes: (seconds from the beginning, type, price) in any order, as of spot markets.
         beliefs: What the policy is told of rates and remaining work.
         seed: Of failures.
@@ -72,6 +73,7 @@ class LiveOptions:
     repair_s: float = 1800.0
     prices_per_hour: Mapping[str, float] = field(default_factory=dict)
     windows: tuple[PriceWindow, ...] = ()
+    projects: tuple[Project, ...] = ()
     price_changes: tuple[tuple[float, str, float], ...] = ()
     day_s: int = 0
     beliefs: Beliefs = field(default_factory=Beliefs)
@@ -449,7 +451,9 @@ class _Run:
 
 
 def _initial(options: LiveOptions) -> ClusterState:
-    state = machine.initial(Cluster(price_windows=options.windows, policy=PolicyChoice(round_s=options.round_s)))
+    choice = PolicyChoice(round_s=options.round_s)
+    cluster = Cluster(price_windows=options.windows, projects=options.projects, policy=choice)
+    state = machine.initial(cluster)
     # Nodes join all at once here, and there is nobody to be patient with.
     return replace(state, config=replace(state.config, settle_s=0.0, backoff_base_s=0.0, grace_s=0.0))
 

@@ -7,6 +7,9 @@ from plait.schedule.policies.rounds import Plan, may_run
 from plait.schedule.policies.shares import listed
 from plait.schedule.policy import ClusterView, TaskView
 
+MOVES_FOR = 1.5
+"""A running task is moved to a type on which it is at least this much faster: a move costs a restart."""
+
 
 def in_order(
     cluster: ClusterView,
@@ -63,7 +66,7 @@ def _give(task: TaskView, name: str, number: int, left: dict[str, int], given: d
 
 
 def _best(task: TaskView, left: Mapping[str, int]) -> str | None:
-    """Returns the type for the fewest workers: its own while that has room, else the fastest that has."""
+    """Returns the fastest type with room for the fewest workers; its own unless another is well ahead."""
     fewest = task.workers.min
     fitting = [
         name
@@ -72,11 +75,12 @@ def _best(task: TaskView, left: Mapping[str, int]) -> str | None:
         and left.get(name, 0) >= fewest * task.devices_per_worker(name)
         and task.rate(name, fewest) > 0
     ]
-    have = [name for name, _ in task.allocation.counts] if task.allocation is not None else []
-    if have and have[0] in fitting:
-        return have[0]
     order = list(task.slots)
-    return max(fitting, key=lambda name: (task.rate(name, fewest), -order.index(name)), default=None)
+    best = max(fitting, key=lambda name: (task.rate(name, fewest), -order.index(name)), default=None)
+    have = [name for name, _ in task.allocation.counts] if task.allocation is not None else []
+    if best is None or not have or have[0] not in fitting:
+        return best
+    return best if task.rate(best, fewest) > MOVES_FOR * task.rate(have[0], fewest) else have[0]
 
 
 def _could_ever_run(task: TaskView) -> bool:
