@@ -57,7 +57,7 @@ class Shares:
     """What all programs have alike. Task i may use type j for the share ``x[i, j]`` of the time.
 
     ``rates`` and ``devices`` are (tasks, types): work a second, and devices held while it runs there. ``capacity`` is
-    devices by type, ``floors`` the least rate that a task must get (0: none).
+    devices by type, all above 0, ``floors`` the least rate that a task must get (0: none).
     """
 
     rates: Floats
@@ -87,7 +87,8 @@ def solve_shares(shares: Shares, goal: Level | Delay | Gain, start: Floats | Non
         goal: What to strive for; its values should be of the order of one.
         start: A strictly feasible point, needed where ``shares.floors`` are not all zero.
     """
-    return _Path(shares, goal).run(start if start is not None else even_shares(shares))
+    way = _Path(shares, goal)
+    return way.run(even_shares(shares) if start is None else way.inwards(start))
 
 
 def even_shares(shares: Shares) -> Floats:
@@ -104,7 +105,6 @@ class _Path:
     def __init__(self, shares: Shares, goal: Level | Delay | Gain) -> None:
         self.shares = shares
         self.goal = goal
-        self.usable = shares.capacity > 0
         self.has_floor = shares.floors > 0
         num_tasks = shares.rates.shape[0]
         self.counts = goal.counts if isinstance(goal, Level) else np.full(num_tasks, isinstance(goal, Delay))
@@ -127,6 +127,15 @@ class _Path:
             weight = max(weight * SHRINK, last)
         return np.clip(point.x, 0.0, 1.0)
 
+    def inwards(self, x: Floats) -> Floats:
+        """Returns a point between ``x``, which may be a hair from the boundary, and an even one, as floors allow."""
+        even = even_shares(self.shares)
+        for part in 0.5 ** np.arange(1, 21):
+            inner: Floats = x + part * (even - x)
+            if self._point(inner, self._start_level(inner)) is not None:
+                return inner
+        return x
+
     def _start_level(self, x: Floats) -> float:
         if not self.has_level:
             return 0.0
@@ -144,13 +153,12 @@ class _Path:
         rate = (shares.rates * x).sum(axis=1)
         idle = 1.0 - x.sum(axis=1)
         free = shares.capacity - (shares.devices * x).sum(axis=0)
-        if x.min() <= 0 or idle.min() <= 0 or free[self.usable].min(initial=1.0) <= 0:
+        if x.min() <= 0 or idle.min() <= 0 or free.min() <= 0:
             return None
         above = np.where(self.has_floor, rate - shares.floors, 1.0)
         slack = np.where(self.counts, self._slack(rate, level), 1.0)
         if above.min() <= 0 or slack.min() <= 0:
             return None
-        free = np.where(self.usable, free, 1.0)
         return _Point(x=x, level=level, rate=rate, idle=idle, free=free, above=above, slack=slack)
 
     def _slack(self, rate: Floats, level: float) -> Floats:
@@ -194,8 +202,7 @@ class _Path:
         times, pull = self.times, by_rate / point.slack
         in_rate = 0.5 / point.rate if isinstance(self.goal, Delay) else np.zeros_like(point.rate)
         floor = np.where(self.has_floor, 1.0 / point.above, 0.0)
-        use = np.where(self.usable, 1.0 / point.free, 0.0)
-        grad = -self.gain / weight - 1.0 / x + (1.0 / point.idle)[:, None] + shares.devices * use
+        grad = -self.gain / weight - 1.0 / x + (1.0 / point.idle)[:, None] + shares.devices / point.free
         grad -= shares.rates * (times * pull + floor + in_rate)[:, None]
         grad_level = -1.0 / weight - times * float((by_level / point.slack).sum()) if self.has_level else 0.0
         # Each task's block is diag(1/x^2) + 11'/idle^2 + bend rates rates': both rank-one parts are inverted in closed
@@ -208,8 +215,8 @@ class _Path:
         right: Any = np.zeros(len(shares.capacity) + 1)
         inner = block.solve(grad)
         toward = block.along[:, :] * (push / block.stretch)[:, None]
-        used = shares.devices * self.usable
-        system[:-1, :-1] = block.weighted(used) + np.diag(np.where(self.usable, point.free**2, 1.0))
+        used = shares.devices
+        system[:-1, :-1] = block.weighted(used) + np.diag(point.free**2)
         system[:-1, -1] = (used * toward).sum(axis=0)
         system[-1, :-1] = system[:-1, -1]
         right[:-1] = -(used * inner).sum(axis=0)

@@ -14,6 +14,9 @@ from plait.schedule.policy import NOTHING_REMEMBERED, ClusterView, Memory, TaskV
 POWER = -1.0
 """p of the power mean; -1 is the published default."""
 
+UNSERVED = 0.1
+"""The speedup that a task without workers counts for: the power mean itself would be zero."""
+
 
 class Pollux:
     """Chooses numbers of workers that maximise the power mean (p = -1) of the tasks' speedups.
@@ -78,7 +81,7 @@ def _sizes(cluster: ClusterView, tasks: Sequence[TaskView]) -> dict[TaskKey, int
         if not sizes or goodput[0] <= 0:
             continue
         speedup = np.maximum(goodput / goodput[0], 1e-9) * _kept(cluster, task, sizes)
-        value = np.concatenate([[-1.1], -(speedup**POWER)])
+        value = np.concatenate([[-(UNSERVED**POWER)], -(speedup**POWER)])
         steps = [0, *sizes]
         at = 0
         while at < len(steps) - 1:  # along the upper hull of value by workers, so that no step waits for a worse one
