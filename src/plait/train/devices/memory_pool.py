@@ -2,7 +2,8 @@
 
 Three kinds of memory can be had:
 
-- :class:`HostArena`: CPU tensors in one range of addresses that Plait owns, served by :class:`MemoryPool` from plans;
+- :class:`HostArena`: CPU tensors in one range of addresses that Plait owns, served by a
+  :class:`~plait.hardware.memory.pool.MemoryPool` from plans;
   staging buffers, snapshots and batches live there. Pinned, it is registered with the accelerator's runtime.
 - :class:`DeviceArena`: one block of an accelerator's memory, cut by the same pool for buffers that are taken and given
   back by name, such as buckets of an exchange.
