@@ -52,7 +52,7 @@ def test_the_least_level_is_that_of_the_linear_program(seed: int, num_tasks: int
     objective[-1] = -1.0
     best = linprog(objective, A_ub=matrix, b_ub=np.concatenate([bounds, np.zeros(num_tasks)]))
     assert _is_feasible(shares, x)
-    assert float((scale * (shares.rates * x).sum(axis=1)).min()) == pytest.approx(-best.fun, rel=1e-6)
+    assert float((scale * (shares.rates * x).sum(axis=1)).min()) == pytest.approx(-(best.fun or 0.0), rel=1e-6)
 
 
 @settings(deadline=None, max_examples=30)
@@ -64,7 +64,7 @@ def test_the_largest_sum_is_that_of_the_linear_program(seed: int, num_tasks: int
     rows, bounds = _constraints(shares)
     best = linprog(-gain.ravel(), A_ub=rows, b_ub=bounds)
     assert _is_feasible(shares, x)
-    assert float((gain * x).sum()) == pytest.approx(-best.fun, rel=1e-6)
+    assert float((gain * x).sum()) == pytest.approx(-(best.fun or 0.0), rel=1e-6)
 
 
 @settings(deadline=None, max_examples=20)
