@@ -31,7 +31,7 @@ from report import arguments, finish
 from workers.memory_models import WORKLOADS, Workload
 
 STEPS = {"real": 12, "large": 20}
-QUICK_STEPS = {"real": 4, "large": 6}
+QUICK_STEPS = {"real": 3, "large": 4}
 WASTEFUL_UTILISATION = 0.85
 EVENTS = 100_000
 
