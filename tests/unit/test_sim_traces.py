@@ -210,9 +210,7 @@ def test_clusters_in_files(tmp_path: Path) -> None:
     assert read_cluster(str(path)).capacity == {"P100": 2, "V100M16": 8}
     described = tmp_path / "cluster.yaml"
     nodes = "nodes: [{name: a, accelerator: V100, slots: 4}, {name: b, accelerator: T4}]"
-    described.write_text(f"apiVersion: v1
-{nodes}
-")
+    described.write_text("apiVersion: v1\n" + nodes + "\n")
     assert read_cluster(str(described)).capacity == {"V100": 4, "T4": 1}
 
 
