@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 
 def test_failing_nodes_cost_time_but_no_job() -> None:
     """On one type only: on two a restart may move a job to the faster one, and be a gain."""
-    rough = LiveOptions(node_mtbf_s=1_500.0, repair_s=300.0, checkpoint_s=120.0, is_checked=True)
+    rough = LiveOptions(node_mtbf_s=300.0, repair_s=120.0, checkpoint_s=60.0, is_checked=True)
     calm_run, rough_run = _run(_crowd(12), nodes=NODES[:2]), _run(_crowd(12), options=rough, nodes=NODES[:2])
     assert figures(rough_run)["unfinished_jobs"] == 0
     assert (figures(rough_run)["jct_mean_h"] or 0.0) > (figures(calm_run)["jct_mean_h"] or 0.0)
