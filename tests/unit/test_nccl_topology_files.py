@@ -280,3 +280,9 @@ def test_far_ends_that_nvml_hides_are_the_switches_as_one() -> None:
 def test_a_target_written_twice_counts_twice_as_nccl_adds_it() -> None:
     found = read(PAIR.replace('<xgmi target="0000:c3:00.0" count="2"/>', '<xgmi target="0000:c3:00.0" count="1"/>' * 2))
     assert sum(link.count for link in found.links if link.a == "0000:c6:00.0") == 2
+
+
+def test_a_link_without_a_count_is_said_not_guessed() -> None:
+    found = read(PAIR.replace('count="2"/>', 'cunt="2"/>'))
+    assert [link.a for link in found.links] == ["0000:c3:00.0"]
+    assert any("count None" in line for line in found.unread)

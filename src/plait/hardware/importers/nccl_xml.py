@@ -286,7 +286,8 @@ class _Reader:
             self.unread.append(f"{self.origin}:{element.line}: <{element.tag}> is not known here")
             return
         attributes = element.attributes
-        count = whole(attributes.get("count", "1"))
+        # NCCL too refuses a link without a count; only links between switches have none.
+        count = whole(attributes.get("count", "1" if kind == "pcie" else ""))
         if not count:
             self.unread.append(f"{self.origin}:{element.line}: {element.tag} with count {attributes.get('count')!r}")
             return
