@@ -24,7 +24,7 @@ def cutting_planes(program: Program, tolerance: float) -> tuple[Prices, Earnings
     """Returns prices whose bound is within ``tolerance`` (a ratio) of the lowest one, and what jobs earn at them."""
     search = _Search(program)
     highest = np.full(search.size, max(float(program.values.max(initial=0.0)), 1e-12) / _least_use(program))
-    if program.num_jobs >= 2 * SAMPLE_JOBS:
+    if program.num_jobs >= 4 * SAMPLE_JOBS:
         step = program.num_jobs // SAMPLE_JOBS
         sample = replace(
             program,

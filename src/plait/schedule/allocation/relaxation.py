@@ -18,6 +18,8 @@ from plait.schedule.allocation.program import NOTHING, Floats, Ints, Prices, Pro
 Mask = npt.NDArray[np.bool_]
 
 MOST_ROUNDS = 8
+MOST_COLUMNS = 12000
+"""A larger linear program takes more time than it is worth: rounding by prices is good where there are many jobs."""
 WHOLE = 1.0 - 1e-3
 
 
@@ -63,7 +65,8 @@ def relax(program: Program, start: Prices, at_start: Earnings, tolerance: float)
     for _ in range(MOST_ROUNDS):
         near, margin = _near(program, now)
         columns |= near
-        answer = _solve(program, _core(program, columns, now, margin))
+        core = _core(program, columns, now, margin)
+        answer = _solve(program, core) if core is not None else None
         if answer is None:
             break
         choice = answer.choice
@@ -86,7 +89,7 @@ def _near(program: Program, now: Earnings) -> tuple[Mask, float]:
     return loss <= margin, margin
 
 
-def _core(program: Program, columns: Mask, now: Earnings, margin: float) -> _Core:
+def _core(program: Program, columns: Mask, now: Earnings, margin: float) -> _Core | None:
     has_best = now.choice >= 0
     is_settled = has_best & (now.best > margin) & (columns.sum(axis=1) == 1)
     settled = np.where(is_settled, now.choice, NOTHING)
@@ -96,6 +99,8 @@ def _core(program: Program, columns: Mask, now: Earnings, margin: float) -> _Cor
         settled[:] = NOTHING
         left, group_left = program.left_by(settled)
     jobs, configurations = np.nonzero(columns & ~is_settled[:, None])
+    if len(jobs) > MOST_COLUMNS:
+        return None
     return _Core(jobs=jobs, configurations=configurations, settled=settled, left=left, group_left=group_left)
 
 

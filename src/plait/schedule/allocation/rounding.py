@@ -5,8 +5,6 @@ decided exactly: a configuration that loses more at the prices than value and bo
 better, so only the others are tried, all combinations of a few jobs.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from plait.schedule.allocation.dual import Earnings
@@ -17,16 +15,9 @@ MOST_MOVES = 200
 MOST_CANDIDATES = 8192
 MOST_DOUBTFUL = 64
 MOST_STATES = 2000
-AT_A_TIME = 12
-MOST_IN_VAIN = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pairs:
-    """Pairs of job and configuration, with what each loses at the prices against the best of its job."""
-
-    jobs: Ints
-    configurations: Ints
+AT_A_TIME = (20, 8)
+"""Jobs that change their ways together, in turn: many, as far as the states reach, and few, in all combinations."""
+MOST_IN_VAIN = 60
 
 
 def fill(program: Program, choice: Ints, at_prices: Earnings) -> Ints:
@@ -35,31 +26,33 @@ def fill(program: Program, choice: Ints, at_prices: Earnings) -> Ints:
     Of the moves that fit, the one goes first that is worth most beyond what it costs at the prices.
     """
     choice = choice.copy()
-    pairs = _least_losing(program, at_prices, MOST_CANDIDATES)
-    uses = program.uses[pairs.configurations]
+    candidates = _least_losing(program, at_prices, MOST_CANDIDATES)
+    pairs, is_whole = candidates, True
     left, group_left = program.left_by(choice)
-    nothing = np.zeros(len(program.capacity))
-    net = at_prices.net[pairs.jobs, pairs.configurations]
-    worth = program.values[pairs.jobs, pairs.configurations]
     for _ in range(MOST_MOVES):
-        present = choice[pairs.jobs]
+        job, configuration = pairs
+        present = choice[job]
         is_idle = present == NOTHING
-        present_worth = np.where(is_idle, 0.0, program.values[pairs.jobs, present])
-        present_uses = np.where(is_idle[:, None], nothing, program.uses[present])
-        fits = (uses - present_uses <= left + TINY).all(axis=1)
+        change = program.uses[configuration] - np.where(is_idle[:, None], 0.0, program.uses[present])
+        fits = (change <= left + TINY).all(axis=1)
         if group_left.size:
-            fits &= (uses - present_uses <= group_left[program.groups[pairs.jobs]] + TINY).all(axis=1)
-        fits &= worth > present_worth
-        if not fits.any():
-            break
-        present_net = np.where(is_idle, 0.0, at_prices.net[pairs.jobs, present])
-        pick = int(np.where(fits, net - present_net, -np.inf).argmax())
-        job = pairs.jobs[pick]
-        change = uses[pick] - present_uses[pick]
-        left -= change
+            fits &= (change <= group_left[program.groups[job]] + TINY).all(axis=1)
+        fits &= program.values[job, configuration] > np.where(is_idle, 0.0, program.values[job, present])
+        kept = np.flatnonzero(fits)
+        if not len(kept):
+            if is_whole:
+                break
+            pairs, is_whole = candidates, True
+            continue
+        # Moves take more than they give back: what does not fit now is looked at again when nothing else fits.
+        pairs, is_whole = (job[kept], configuration[kept]), False
+        net = at_prices.net[pairs] - np.where(is_idle[kept], 0.0, at_prices.net[pairs[0], present[kept]])
+        pick = int(net.argmax())
+        mover = pairs[0][pick]
+        left = left - change[kept[pick]]
         if group_left.size:
-            group_left[program.groups[job]] -= change
-        choice[job] = pairs.configurations[pick]
+            group_left[program.groups[mover]] -= change[kept[pick]]
+        choice[mover] = pairs[1][pick]
     return choice
 
 
@@ -74,7 +67,7 @@ def refine(program: Program, choice: Ints, prices: Prices, at_prices: Earnings, 
     draw = np.random.default_rng(len(doubtful))
     in_vain = 0
     while not is_certain and in_vain < MOST_IN_VAIN and program.value_of(choice) < (1.0 - tolerance) * prices.bound:
-        some = np.sort(draw.permutation(len(doubtful))[:AT_A_TIME])
+        some = np.sort(draw.permutation(len(doubtful))[: AT_A_TIME[in_vain % len(AT_A_TIME)]])
         better, _ = _best_of(program, choice, prices, at_prices, doubtful[some])
         in_vain = in_vain + 1 if program.value_of(better) <= program.value_of(choice) else 0
         choice = better
@@ -149,9 +142,9 @@ class _Limits:
         )
 
 
-def _least_losing(program: Program, at_prices: Earnings, most: int, within: float = np.inf) -> _Pairs:
+def _least_losing(program: Program, at_prices: Earnings, most: int) -> tuple[Ints, Ints]:
+    """Returns the pairs of job and configuration that lose least at the prices against the best of their job."""
     loss = np.where(program.values > 0, at_prices.best[:, None] - at_prices.net, np.inf)
-    if most < loss.size:
-        within = min(within, float(np.partition(loss, most, axis=None)[most]))
+    within = float(np.partition(loss, most, axis=None)[most]) if most < loss.size else np.inf
     jobs, configurations = np.nonzero((loss <= within) & np.isfinite(loss))
-    return _Pairs(jobs=jobs, configurations=configurations)
+    return jobs, configurations

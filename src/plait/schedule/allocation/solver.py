@@ -11,6 +11,7 @@ from plait.schedule.allocation.rounding import fill, refine
 
 SMALL = 4096
 """Up to so many values the relaxation is solved at once, without looking for prices first."""
+DEARER = 1.03
 MOST_TRIED = 256
 """Among more jobs, what rounding loses does not matter: all combinations in doubt are tried for so many at most."""
 
@@ -28,8 +29,12 @@ def solve(program: Program, *, tolerance: float = 1e-3) -> Solution:
     if program.is_feasible(at_prices.choice):
         return _solution(program, at_prices.choice, prices, "everybody gets the best")
     if program.values.size > SMALL:
-        prices, at_prices = cutting_planes(program, 0.2 * tolerance)
+        prices, at_prices = cutting_planes(program, 0.2 * min(tolerance, 1e-3))
     choice = fill(program, take_by_price(program, at_prices), at_prices)
+    if program.values.size > SMALL and not _is_good(program, choice, prices, tolerance):
+        # A little dearer, fewer want what others hold: more fits at once, and filling up does the rest.
+        dearer = earnings(program, prices.resources * DEARER, prices.groups * DEARER)
+        choice = _better(program, choice, fill(program, take_by_price(program, dearer), at_prices))
     if _is_good(program, choice, prices, tolerance):
         return _solution(program, choice, prices, "prices")
     relaxed = relax(program, prices, at_prices, 0.1 * tolerance)

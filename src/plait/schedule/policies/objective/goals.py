@@ -33,12 +33,12 @@ class Goals:
         """``k``: claims grow with ``rho^k``; 0 without any fairness, 3 where nothing else counts."""
         against = self.fairness + self.throughput
         share = self.fairness / against if against > 0 else 0.0
-        return MOST_RHO if share >= 1.0 else min(MOST_RHO, share / (1.0 - share) / 4.0)
+        return MOST_RHO if share >= 1.0 else min(MOST_RHO, share / (1.0 - share) / 5.0)
 
     @property
     def late_exponent(self) -> float:
         """The same for what rho exceeds three quarters by: whoever nears its fair finish goes up steeply."""
-        return 6.0 * self.rho_exponent
+        return 5.0 * self.rho_exponent
 
     @property
     def thrift_exponent(self) -> float:
@@ -48,7 +48,7 @@ class Goals:
     @property
     def price_weight(self) -> float:
         """``mu``: how much of a task's progress an hour of a device of average price is worth."""
-        return 0.174 * self._cost_share
+        return 0.28 * self._cost_share
 
     @property
     def project_exponent(self) -> float:

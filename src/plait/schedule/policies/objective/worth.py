@@ -2,7 +2,7 @@
 
 ``value = claim * progress * thrift * fair * stay``, with
 
-- ``claim``: weight * (left at best)^-alpha * rho^k * max(1, rho / 0.75)^(6 k) * deadline pressure. Short remaining work
+- ``claim``: weight * (left at best)^-alpha * rho^k * max(1, rho / 0.75)^(5 k) * deadline pressure. Short remaining work
   goes first, and so does who falls behind its equal share.
 - ``progress``: with one size, ``g rate - mu price``, where ``g`` makes the best of all 1; so a task gives up a fast
   device if the time it saves is not worth its price. With several sizes, concave in the rate (Sia's power -0.5).
@@ -24,11 +24,11 @@ SHORT_EXPONENT = 0.4
 SHORT_FLOOR_S = 1800.0
 LATE_FROM = 0.75
 FAIR_BELOW = 0.9
-STAY = 1.11
-RESTART_WEIGHT = 1.6
+STAY = 1.1
+RESTART_WEIGHT = 0.5
 RESTART_S = 45.0
 """Assumed where nobody says what a restart costs."""
-HORIZON_S = 4400.0
+HORIZON_S = 6000.0
 """A change is expected to hold this long at most: by then other tasks have come and gone."""
 MOST_PRESSURE = 0.9
 
@@ -94,7 +94,8 @@ def _pressure(cluster: ClusterView, options: Options, standing: Standing) -> Flo
         [np.inf if task.deadline_at_s is None else task.deadline_at_s - cluster.now_s for task in options.tasks]
     )
     share = standing.left_s / np.maximum(until_s, 1e-9)
-    return np.where(share <= 1.0, 1.0 / (1.0 - np.minimum(share, MOST_PRESSURE)), 1.0)
+    pressure: Floats = np.where(share <= 1.0, 1.0 / (1.0 - np.minimum(share, MOST_PRESSURE)), 1.0)
+    return pressure
 
 
 def _fair(options: Options, standing: Standing) -> Floats:
