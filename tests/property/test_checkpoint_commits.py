@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from plait.train.checkpoint import commit as rules
 from plait.train.checkpoint.blocks import BlockHasher
 from plait.train.checkpoint.commit import CommitName, Retention, SealName, Writer
-from plait.train.checkpoint.repository import batches, joined
+from plait.train.checkpoint.reading import batches, joined
 from plait.train.checkpoint.retry import Backoff, RateCap
 
 lives = st.lists(

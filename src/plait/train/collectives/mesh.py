@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 _HELLO = struct.Struct(">H32s")
-_FRAME = struct.Struct(">IIQB")
+_FRAME = struct.Struct(">IIQI")
 Key = tuple[int, int]
 """Number of an exchange among the same members, and the bits of their ranks (0: all)."""
 
@@ -70,12 +70,12 @@ class Peer:
                     break
                 written -= len(first)
 
-    def receive(self) -> list[tuple[Key, int, bytes]]:
+    def receive(self) -> list[tuple[Key, int, bytearray]]:
         """Returns the frames (key, hop, data) that are complete now, without waiting.
 
         What a peer sent before its end counts: others may have seen it too. The end is told when nothing is left.
         """
-        frames: list[tuple[Key, int, bytes]] = []
+        frames: list[tuple[Key, int, bytearray]] = []
         while self._ended is None:
             try:
                 data = self.connection.recv(_READ_BYTES)
@@ -95,14 +95,14 @@ class Peer:
             raise self._ended
         return frames
 
-    def _next(self) -> tuple[Key, int, bytes] | None:
+    def _next(self) -> tuple[Key, int, bytearray] | None:
         if len(self._rest) < _FRAME.size:
             return None
         length, number, mask, hop = _FRAME.unpack_from(self._rest)
         end = _FRAME.size + length
         if len(self._rest) < end:
             return None
-        data = bytes(memoryview(self._rest)[_FRAME.size : end])
+        data = self._rest[_FRAME.size : end]
         del self._rest[:end]
         return (number, mask), hop, data
 
@@ -121,7 +121,7 @@ class MeshWork:
         """Sends what this member has to say first."""
         raise NotImplementedError
 
-    def take(self, rank: int, hop: int, data: bytes) -> None:
+    def take(self, rank: int, hop: int, data: bytearray) -> None:
         """Takes in a frame of a member."""
         raise NotImplementedError
 
@@ -161,8 +161,8 @@ class MeshSum(MeshWork):
         self._bounds = bounds(self._flat.numel(), 1 if one_hop else len(ranks))
         self._place = {rank: 0 if one_hop else place for place, rank in enumerate(ranks)}
         self._awaited = 0 if one_hop else len(self.others)
-        self._parts: dict[int, bytes] = {}
-        self._sums: dict[int, bytes] = {}
+        self._parts: dict[int, bytearray] = {}
+        self._sums: dict[int, bytearray] = {}
         self._is_handed_out = False
 
     def begin(self) -> None:
@@ -170,7 +170,7 @@ class MeshSum(MeshWork):
         for rank, peer in self.others.items():
             peer.send(self.key, 0, _bytes(self._part(rank)))
 
-    def take(self, rank: int, hop: int, data: bytes) -> None:
+    def take(self, rank: int, hop: int, data: bytearray) -> None:
         """Takes in one member's values (hop 0), or the sum of its part (hop 1)."""
         wanted = self._part(rank if hop else self.mesh.rank).nbytes
         if len(data) != wanted:
@@ -219,7 +219,7 @@ class Mesh:
         self._rank_of = {peer.connection.fileno(): index for index, peer in self.peers.items()}
         self._poll = select.poll()
         self._works: dict[Key, MeshWork] = {}
-        self._early: dict[Key, list[tuple[int, int, bytes]]] = {}
+        self._early: dict[Key, list[tuple[int, int, bytearray]]] = {}
         self._next: dict[int, int] = {}
         self._lock = threading.RLock()
         self._broken: MeshBroken | None = None
@@ -256,17 +256,26 @@ class Mesh:
         """Whether something is still to be written to a peer."""
         return any(peer.outbox for peer in self.peers.values())
 
-    def take(self, timeout_s: float) -> None:
-        """Waits at most so long for something to come, and moves the sums on."""
+    def take(self, timeout_s: float, bell: int | None = None) -> None:
+        """Waits at most so long for something to come, and moves the sums on.
+
+        Args:
+            timeout_s: How long.
+            bell: A descriptor that ends the wait when it can be read; it is left as it is.
+        """
         with self._lock:
             if self._broken is not None:
                 self._break(self._broken)
                 return
             self._watch()
+            if bell is not None:
+                self._poll.register(bell, select.POLLIN)
         ready = self._poll.poll(timeout_s * 1000.0)
         with self._lock:
             try:
                 for descriptor, _ in ready:
+                    if descriptor == bell:
+                        continue
                     self._move(self._rank_of[descriptor])
                 self._retire()
             except MeshBroken as error:
@@ -385,8 +394,8 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     return data
 
 
-def _tensor(data: bytes, like: Tensor) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=like.dtype) if data else torch.empty(0, dtype=like.dtype)
+def _tensor(data: bytearray, like: Tensor) -> Tensor:
+    return torch.frombuffer(data, dtype=like.dtype) if data else torch.empty(0, dtype=like.dtype)
 
 
 def _bytes(part: Tensor) -> memoryview:

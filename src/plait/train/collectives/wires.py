@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from plait.errors import PlaitError
-from plait.train.collectives.coded import CodedSum, Feedback, Prepare
 from plait.train.collectives.exchange import Group
 from plait.train.collectives.gloo import GlooGroup
 from plait.train.collectives.layout import FlatLayout, Stretch
 from plait.train.collectives.mesh import Mesh
+from plait.train.collectives.plan import direct
+from plait.train.collectives.planned import Debt, PlannedSum, Prepare, Route
 from plait.train.compression import codec as codec_of
 from plait.train.compression.codec import Codec
 from plait.train.compression.message import MessageLayout, stretch_layout
@@ -22,18 +23,18 @@ class ErrorLedger:
     """What the encodings of each stretch have lost, and which of them the running step uses."""
 
     def __init__(self, layout: FlatLayout, device: torch.device) -> None:
-        self._all = {s.start: Feedback(s.end - s.start, device) for s in layout.stretches}
-        self._used: dict[int, Feedback] = {}
+        self._all = {s.start: Debt(s.end - s.start, device) for s in layout.stretches}
+        self._used: dict[int, Debt] = {}
 
-    def use(self, stretch: Stretch) -> Feedback:
-        """Returns the feedback of a stretch that is about to be exchanged."""
+    def use(self, stretch: Stretch) -> Debt:
+        """Returns the debt of a stretch that is about to be exchanged."""
         self._used[stretch.start] = self._all[stretch.start]
         return self._all[stretch.start]
 
     def commit(self) -> None:
         """The step's exchanges count."""
-        for feedback in self._used.values():
-            feedback.commit()
+        for debt in self._used.values():
+            debt.commit()
         self._used = {}
 
     def forget(self) -> None:
@@ -55,8 +56,8 @@ class CodedWire:
         """Starts the exchange of a stretch."""
         if group.size == 1:
             return ()
-        feedback = self.ledger.use(stretch) if self.ledger is not None else None
-        return (_coded(group, values, self._codec, self._layouts[stretch.start], feedback),)
+        debt = self.ledger.use(stretch) if self.ledger is not None else None
+        return (_coded(group, values, self._codec, self._layouts[stretch.start], debt),)
 
     def freeze(self) -> None:
         """Nothing changes."""
@@ -79,14 +80,13 @@ class MomentumWire:
         message = self._layouts[stretch.start]
         if not self.is_frozen:
             return () if group.size == 1 else (_coded(group, values, self._warm_up, message, None),)
-        feedback = self.ledger.use(stretch)
+        debt = self.ledger.use(stretch)
         prepare = self._momentum(values, stretch, share)
         if group.size == 1:
-            feedback.fold()
-            values.copy_(prepare(0, len(values)).add_(feedback.worker))
-            feedback.settle()
+            values.copy_(prepare(0, len(values)).add_(debt.owed))
+            debt.next.zero_()
             return ()
-        return (_coded(group, values, self._frozen, message, feedback, prepare),)
+        return (_coded(group, values, self._frozen, message, debt, prepare),)
 
     def _momentum(self, values: Tensor, stretch: Stretch, share: float) -> Prepare:
         """What a member compresses: its share of ``beta * m + (1 - beta) * g``; the gradient is weighted already."""
@@ -110,10 +110,11 @@ def _coded(  # noqa: PLR0917 - private, and as many as the parts of an exchange
     values: Tensor,
     codec: Codec,
     message: MessageLayout,
-    feedback: Feedback | None,
+    debt: Debt | None,
     prepare: Prepare | None = None,
-) -> CodedSum:
+) -> PlannedSum:
     mesh = group.mesh if isinstance(group, GlooGroup) else None
     if not isinstance(mesh, Mesh):
         raise PlaitError(f"a group of {group.size} members has no direct connections, which compression needs")
-    return mesh.start(lambda key, ranks: CodedSum(mesh, key, ranks, values, codec, message, feedback, prepare))
+    route = Route(direct(group.size, len(values)), message, codec)
+    return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, prepare=prepare))
