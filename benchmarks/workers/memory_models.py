@@ -1,8 +1,8 @@
-"""Training steps whose allocations the memory benchmark records: ten kinds of model, two sizes each.
+"""Training steps whose allocations the memory benchmark records: eleven kinds of model, three sizes each.
 
-The small size is run for real on the CPU; about 200 MiB live at its peak, so that a page of 2 MiB is 1 % of it. The
-large one has the shapes of a job on an accelerator and is recorded under
-FakeTensorMode, which runs the same operators on tensors without data. Every choice comes from the seed.
+Size 0 (``small``, about 200 MiB alive at its peak) and size 1 (``job``, about 1 GiB) are run for real on the CPU. Size
+2 (``large``) has the shapes of a job on an accelerator and is recorded under FakeTensorMode, which runs the same
+operators on tensors without data. Every choice comes from the seed.
 """
 
 import random
@@ -19,7 +19,7 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True)
 class Workload:
-    """A model and its loop. ``build(size, seed)`` makes an endless iterator of steps; size 0 is small, 1 large."""
+    """A model and its loop. ``build(size, seed)`` makes an endless iterator of steps."""
 
     name: str
     changes: str
@@ -201,14 +201,14 @@ def always(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 def byte_fixed(size: int, seed: int) -> Iterator[Step]:
     del seed
-    width, layers, batch, length = [(192, 4, 10, 256), (768, 4, 8, 1024)][size]
+    width, layers, batch, length = [(192, 4, 10, 256), (384, 4, 8, 512), (768, 4, 8, 1024)][size]
     return text_steps(ByteModel(width, layers, width // 64), always((batch, length + 1)))
 
 
 def byte_buckets(size: int, seed: int) -> Iterator[Step]:
     """Lengths in eight buckets, the batch such that the tokens stay about the same."""
     rng = random.Random(seed)
-    width, layers, longest, tokens = [(192, 4, 512, 2048), (768, 4, 2048, 8192)][size]
+    width, layers, longest, tokens = [(192, 4, 512, 2048), (384, 4, 768, 4608), (768, 4, 2048, 8192)][size]
 
     def shapes() -> Iterator[tuple[int, int]]:
         while True:
@@ -221,7 +221,7 @@ def byte_buckets(size: int, seed: int) -> Iterator[Step]:
 def byte_free(size: int, seed: int) -> Iterator[Step]:
     """Batch and length are new in nearly every step."""
     rng = random.Random(seed)
-    width, layers, batch, length = [(192, 4, 10, 384), (768, 4, 10, 1536)][size]
+    width, layers, batch, length = [(192, 4, 10, 384), (384, 4, 10, 640), (768, 4, 10, 1536)][size]
 
     def shapes() -> Iterator[tuple[int, int]]:
         while True:
@@ -233,7 +233,7 @@ def byte_free(size: int, seed: int) -> Iterator[Step]:
 def resnet(size: int, seed: int) -> Iterator[Step]:
     """Each eighth batch is the smaller last one of an epoch."""
     del seed
-    width, batch, pixels, blocks = [(32, 56, 64, 2), (64, 96, 224, 3)][size]
+    width, batch, pixels, blocks = [(32, 56, 64, 2), (64, 144, 64, 2), (64, 96, 224, 3)][size]
     layers: list[nn.Module] = [conv(3, width, 2)]
     inputs = width
     for stage in range(4):
@@ -252,7 +252,7 @@ def resnet(size: int, seed: int) -> Iterator[Step]:
 
 def mlp(size: int, seed: int) -> Iterator[Step]:
     del seed
-    width, depth, batch = [(1536, 6, 1024), (8192, 8, 8192)][size]
+    width, depth, batch = [(1536, 6, 1024), (3072, 6, 2560), (8192, 8, 8192)][size]
     model = nn.Sequential(*(part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())))
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
 
@@ -268,7 +268,7 @@ def mlp(size: int, seed: int) -> Iterator[Step]:
 def lstm(size: int, seed: int) -> Iterator[Step]:
     """Sentences of many lengths, each batch padded to a multiple of 16."""
     rng = random.Random(seed)
-    width, batch, longest = [(128, 96, 96), (1024, 256, 160)][size]
+    width, batch, longest = [(128, 96, 96), (256, 256, 96), (1024, 256, 160)][size]
 
     def shapes() -> Iterator[tuple[int, int]]:
         while True:
@@ -280,7 +280,11 @@ def lstm(size: int, seed: int) -> Iterator[Step]:
 def vision_transformer(size: int, seed: int) -> Iterator[Step]:
     """Resolution changes from step to step among three."""
     rng = random.Random(seed)
-    width, layers, batch, pixels = [(192, 4, 20, (128, 160, 192)), (768, 6, 48, (192, 224, 288))][size]
+    width, layers, batch, pixels = [
+        (192, 4, 20, (128, 160, 192)),
+        (384, 4, 32, (160, 192, 224)),
+        (768, 6, 48, (192, 224, 288)),
+    ][size]
     model = nn.Sequential(
         nn.Conv2d(3, width, 16, 16),
         nn.Flatten(2),
@@ -304,13 +308,13 @@ class Transposed(nn.Module):
 
 def unet(size: int, seed: int) -> Iterator[Step]:
     del seed
-    width, depth, batch, pixels = [(16, 4, 10, 128), (64, 5, 16, 256)][size]
+    width, depth, batch, pixels = [(16, 4, 10, 128), (32, 4, 24, 128), (64, 5, 16, 256)][size]
     return image_steps(UNet(width, depth), always((batch, pixels)), lambda out: out.square().mean())
 
 
 def recommender(size: int, seed: int) -> Iterator[Step]:
     del seed
-    rows, width, tables, batch = [(60_000, 32, 8, 12288), (500_000, 128, 26, 32768)][size]
+    rows, width, tables, batch = [(60_000, 32, 8, 12288), (160_000, 64, 8, 24576), (500_000, 128, 26, 32768)][size]
     model = Recommender(rows, width, tables)
     optimizer = torch.optim.Adagrad(model.parameters(), foreach=False)
 
@@ -327,7 +331,7 @@ def recommender(size: int, seed: int) -> Iterator[Step]:
 def mixture(size: int, seed: int) -> Iterator[Step]:
     """Each layer deals its tokens to eight experts anew in each step."""
     rng = random.Random(seed)
-    width, layers, batch, length = [(192, 3, 14, 256), (768, 2, 8, 1024)][size]
+    width, layers, batch, length = [(192, 3, 14, 256), (384, 3, 12, 512), (768, 2, 8, 1024)][size]
     model = ByteModel(width, layers, width // 64, lambda: Experts(width, 8, rng))
     return text_steps(model, always((batch, length + 1)))
 
@@ -335,7 +339,7 @@ def mixture(size: int, seed: int) -> Iterator[Step]:
 def adversarial(size: int, seed: int) -> Iterator[Step]:
     """Two models in turn: a step of the critic, then one of the generator."""
     del seed
-    width, batch = [(32, 128), (128, 256)][size]
+    width, batch = [(32, 128), (64, 320), (128, 256)][size]
     generator = nn.Sequential(
         nn.Linear(128, 4 * width * 64),
         nn.Unflatten(1, (4 * width, 8, 8)),

@@ -11,7 +11,7 @@ import numpy as np
 
 from plait.cli.output import PIPED_COLUMNS, console, counted, print_table, say
 from plait.hardware.affinity import AffinityMatrix
-from plait.hardware.affinity.links import devices_of
+from plait.hardware.affinity.links import endpoints_of
 from plait.hardware.nics import fabric_of, link_state, nics_of, other_names
 from plait.hardware.topology import Component, Fragment
 from plait.hardware.values import Source
@@ -119,7 +119,7 @@ def document(
 
 def _show_devices(name: str, fragment: Fragment, matrix: AffinityMatrix) -> None:
     rows: list[tuple[object, ...]] = []
-    for device in devices_of(fragment):
+    for device in endpoints_of(fragment):
         i = matrix.index(f"{name}/{device.key}")
         memory = matrix.bytes_per_s[i, i]
         rows.append(

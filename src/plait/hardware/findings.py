@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from plait.hardware.affinity.links import ACCELERATORS, devices_of, links_between
+from plait.hardware.affinity.links import ACCELERATORS, endpoints_of, links_between
 from plait.hardware.affinity.matrix import AffinityMatrix
 from plait.hardware.affinity.routes import switch_sets
 from plait.hardware.cost_model import ports_of_device
@@ -48,7 +48,7 @@ def findings(nodes: Mapping[str, Fragment], matrix: AffinityMatrix, env: Mapping
 
 def _of_node(fragment: Fragment) -> Iterator[str]:
     yield from fragment.warnings
-    devices = tuple(d for d in devices_of(fragment) if d.kind in ACCELERATORS)
+    devices = tuple(d for d in endpoints_of(fragment) if d.kind in ACCELERATORS)
     yield from _numa_unknown(devices)
     yield from _reduced_ports(devices)
     yield from _refused(fragment, devices)

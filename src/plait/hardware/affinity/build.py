@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from plait.hardware.affinity.between import NicTable, fill_between, node_sheet, state_nodes
 from plait.hardware.affinity.contention import Load
-from plait.hardware.affinity.links import devices_of, link_word, links_between, names_of, processor_of
+from plait.hardware.affinity.links import endpoints_of, link_word, links_between, names_of, processor_of
 from plait.hardware.affinity.matrix import AffinityMatrix, UnknownDevice
 from plait.hardware.affinity.measured import PairFigure, best_of, measured_pairs
 from plait.hardware.affinity.routes import Pair, Routes, narrowed, node_routes
@@ -113,7 +113,7 @@ def build(
 
 
 def _node(name: str, fragment: Fragment) -> _Node:
-    devices, nics, cpu = devices_of(fragment), nics_of(fragment), processor_of(fragment)
+    devices, nics, cpu = endpoints_of(fragment), nics_of(fragment), processor_of(fragment)
     links = links_between(fragment, devices, devices)
     estimates = {
         (a.key, b.key): estimate_pair(links.get((a.key, b.key)), a, b, cpu) for a in devices for b in devices if a != b

@@ -19,7 +19,7 @@ _COUNTED = {"nvlink": "NV", "mx": "MX", "mtlink": "MT", "xelink": "XL"}
 _CELL = re.compile(r"[A-Z][A-Z0-9_]{1,8}\*?", re.ASCII)
 
 
-def devices_of(fragment: Fragment) -> tuple[Component, ...]:
+def endpoints_of(fragment: Fragment) -> tuple[Component, ...]:
     """Returns what computes on a node, in the order of its numbers or PCI addresses; CPUs where nothing else does.
 
     Of a package and its parts (GCDs, dies) the parts count where links name them, else the package; slices without

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plait.hardware.affinity.links import devices_of, links_between
+from plait.hardware.affinity.links import endpoints_of, links_between
 from plait.hardware.affinity.routes import socket_of, switch_sets
 from plait.hardware.nics import nics_of
 from plait.hardware.topology import Component, Fragment, Link
@@ -66,7 +66,7 @@ class Socket:
 
 def lay_out(fragment: Fragment, left: float) -> tuple[Socket, ...]:
     """Returns the sockets of a node from left to right; things whose place is unknown stand in a box of their own."""
-    devices, nics = devices_of(fragment), nics_of(fragment)
+    devices, nics = endpoints_of(fragment), nics_of(fragment)
     links = links_between(fragment, devices, devices)
     sockets = socket_of(fragment, devices, links)
     sets = sorted(switch_sets(fragment, devices, links), key=lambda s: len(s.members))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from plait.hardware.affinity.links import devices_of
+from plait.hardware.affinity.links import endpoints_of
 from plait.hardware.affinity.matrix import AffinityMatrix
 from plait.hardware.picture.drawing import Drawing, Rect, rate_words
 from plait.hardware.picture.layout import COLUMN, Branch, Socket, lay_out, right_edge
@@ -30,7 +30,7 @@ class NodePicture:
         self._matrix = matrix
         self._left, self._top = corner
         self._drawing = Drawing()
-        self._devices = devices_of(fragment)
+        self._devices = endpoints_of(fragment)
         self._sockets = lay_out(fragment, self._left + _PAD)
         self._middles = {
             column.device.key: column.x + (COLUMN - 8) / 2

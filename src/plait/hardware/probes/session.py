@@ -8,7 +8,7 @@ from typing import Any
 
 from plait.hardware.affinity import AffinityMatrix, PairFigure
 from plait.hardware.affinity.build import HOST
-from plait.hardware.affinity.links import devices_of
+from plait.hardware.affinity.links import endpoints_of
 from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.hardware.probes.child import MeasuringProgram
 from plait.hardware.probes.plan import Plan, Task, plan
@@ -108,7 +108,7 @@ def match_workers(node: str, fragment: Fragment, seen: Sequence[Mapping[str, Any
     PCI addresses and UUIDs decide; where the program tells neither, its numbering counts only if both sides know
     equally many devices.
     """
-    devices = devices_of(fragment)
+    devices = endpoints_of(fragment)
     if all(device.kind == "cpu" for device in devices):
         return _match_processors(node, devices, {str(entry["name"]) for entry in seen})
     others = [entry for entry in seen if entry["kind"] != "cpu"]
@@ -192,7 +192,7 @@ class _Notebook:
 
 def _efficiencies(results: Results, fragment: Fragment) -> tuple[str, ...]:
     """Returns one sentence for each matrix product: what it sustains, over the published peak where there is one."""
-    types = {device.key: device.accelerator_type for device in devices_of(fragment)}
+    types = {device.key: device.accelerator_type for device in endpoints_of(fragment)}
     told = []
     for figure in results.figures:
         if not figure.what.startswith("matmul_"):
