@@ -2,7 +2,9 @@
 
 ``cpu_s_per_gb`` is CPU time of the writing process for a GB that is hashed, written and flushed. ``rate_over_dcp`` and
 ``rate_over_direct`` compare durable bytes a second with ``dcp.save`` and with unhashed O_DIRECT writes (what ``dd
-oflag=direct conv=fsync`` does) of the same bytes. Methods take turns; figures are medians over rounds.
+oflag=direct conv=fsync`` does) of the same bytes. ``restore_over_obstore`` is the rate of a verified restore into the
+tensors that a trainer has, over that of range reads whose bytes are thrown away (many at once by obstore, or by
+threads: the faster); the same into new memory is told beside it. Methods take turns; figures are medians over rounds.
 """
 
 import contextlib
@@ -11,6 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
@@ -98,50 +101,86 @@ def main() -> int:  # noqa: C901 - one measurement, told in order
         d[0] / p[0] for p, d in zip(found["plait"], found["direct, no hash"], strict=True)
     )
     try:
-        upload, download = against_server(ready, data, record.data_bytes, 2 if options.quick else 5)
-        figures |= {"upload_over_obstore": upload, "restore_over_obstore": download}
+        figures |= against_server(ready, state, data, record.data_bytes, 2 if options.quick else 5)
     except ServerMissing as error:
-        for name in ("upload_over_obstore", "restore_over_obstore"):
+        for name in ("upload_over_obstore", "restore_over_obstore", "restore_in_new_memory_over_obstore"):
             figures[name], reasons[name] = None, str(error)
     finish("ckpt_write", options.quick, figures, reasons, options.json)
     return 0
 
 
 def against_server(
-    ready: Callable[[Any], Callable[[], None]], data: memoryview, num_bytes: int, rounds: int
-) -> tuple[float, float]:
-    """Returns rates of save and restore over those of obstore's put and range reads alone."""
+    ready: Callable[[Any], Callable[[], None]], state: Any, data: memoryview, num_bytes: int, rounds: int
+) -> dict[str, float | None]:
+    """Returns rates of save and restore over those of obstore's put and range reads alone, the faster way of two."""
     import obstore
 
     from plait.train.checkpoint.object_store import PART_BYTES, ObjectStore
-    from plait.train.checkpoint.repository import READ_BYTES, Repository
+    from plait.train.checkpoint.repository import Repository
     from plait.train.checkpoint.restore import load
 
-    ups, downs = [], []
+    found: dict[str, list[float]] = {"put": [], "save": [], "ranges": [], "load": [], "load, new memory": []}
     with seaweedfs() as endpoint:
         os.environ.update(environment(endpoint))
-        for number in range(rounds):
-            store = ObjectStore(f"s3://ckpt/run{number}")
-            raw = ObjectStore("s3://ckpt/raw")
+        for number in range(rounds + 1):
+            store, raw = ObjectStore(f"s3://ckpt/run{number}"), ObjectStore("s3://ckpt/raw")
             body = bytes(data[:num_bytes])
 
             def put(client: Any = raw.client, body: bytes = body) -> None:
                 obstore.put(client, "x", body, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=4)
 
-            def get(client: Any = raw.client) -> None:
-                for first in range(0, num_bytes, 8 * READ_BYTES):
-                    starts = list(range(first, min(first + 8 * READ_BYTES, num_bytes), READ_BYTES))
-                    ends = [min(start + READ_BYTES, num_bytes) for start in starts]
-                    obstore.get_ranges(client, "x", starts=starts, ends=ends, coalesce=0)
+            def get(into: Any = None, store: ObjectStore = store) -> None:
+                assert load(Repository(store), into=into) is not None
 
-            raw_put, our_put = timed(put)[0], timed(ready(store))[0]
-            raw_get, our_get = timed(get)[0], timed(lambda store=store: load(Repository(store)))[0]  # type: ignore[misc]
-            ups.append(raw_put / our_put)
-            downs.append(raw_get / our_get)
+            took = {"put": timed(put)[0], "save": timed(ready(store))[0]}
+            reads: dict[str, Callable[[], None]] = {
+                "ranges by get_ranges": lambda client=raw.client: _ranges_at_once(client, num_bytes),  # type: ignore[misc]
+                "load": lambda get=get: get(state),  # type: ignore[misc]
+                "ranges by threads": lambda client=raw.client: _ranges_by_threads(client, num_bytes),  # type: ignore[misc]
+                "load, new memory": get,
+            }
+            for name in list(reads) if number % 2 else list(reads)[::-1]:
+                took[name] = timed(reads[name])[0]
+            took["ranges"] = min(took.pop("ranges by get_ranges"), took.pop("ranges by threads"))
+            if number:  # the first round warms up
+                for name, one in took.items():
+                    found[name].append(one)
             raw.delete(["x"])
             store.delete([entry.key for entry in store.list("")])
-    print(f"  S3: save over obstore's put {median(ups):.2f}, restore over its range reads {median(downs):.2f}")
-    return median(ups), median(downs)
+    for name, times in found.items():
+        print(f"  S3 {name:19s} {num_bytes / 1e6 / median(times):8.0f}")
+
+    def over(ours: str, theirs: str) -> float:
+        return median(b / a for a, b in zip(found[ours], found[theirs], strict=True))
+
+    return {
+        "upload_over_obstore": over("save", "put"),
+        "restore_over_obstore": over("load", "ranges"),
+        "restore_in_new_memory_over_obstore": over("load, new memory", "ranges"),
+    }
+
+
+def _ranges_at_once(client: Any, num_bytes: int) -> None:
+    import obstore
+
+    from plait.train.checkpoint.reading import READ_BYTES
+
+    for first in range(0, num_bytes, 8 * READ_BYTES):
+        starts = list(range(first, min(first + 8 * READ_BYTES, num_bytes), READ_BYTES))
+        ends = [min(start + READ_BYTES, num_bytes) for start in starts]
+        obstore.get_ranges(client, "x", starts=starts, ends=ends, coalesce=0)
+
+
+def _ranges_by_threads(client: Any, num_bytes: int) -> None:
+    import obstore
+
+    from plait.train.checkpoint.reading import READ_BYTES
+
+    size = 2 * READ_BYTES
+    with ThreadPoolExecutor(max_workers=6) as readers:
+        ends = [min(first + size, num_bytes) for first in range(0, num_bytes, size)]
+        for _ in readers.map(lambda end: obstore.get_range(client, "x", start=(end - 1) // size * size, end=end), ends):
+            pass
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ def test_damage_is_found_and_the_one_before_is_taken(
     checkpointer.wait()
     checkpointer.close()
     newest = commits(tmp_path)[-1]
-    damaged = newest if suffix == "commit" else next((tmp_path / "data").glob(f"*2-*/*.{suffix}"))
+    damaged = newest if suffix == "commit" else next((tmp_path / "data").glob(f"{2:012d}-*/*.{suffix}"))
     damage(damaged)
     loaded = checkpointer.load()
     assert loaded is not None
@@ -325,3 +325,25 @@ def test_a_killed_saver_is_replaced(tmp_path: Path, opened: Callable[..., Snapsh
         checkpointer.wait()
     assert checkpointer.durable_step == 3
     assert [n.step for n in checkpointer.repository().names()] in ([3, 2, 1], [3, 1])
+
+
+def test_a_checkpoint_is_read_into_the_tensors_that_are_there(
+    tmp_path: Path, opened: Callable[..., SnapshotCheckpointer]
+) -> None:
+    saved = {
+        "model": {"weight": torch.arange(600_000, dtype=torch.float32).reshape(600, 1000), "bias": torch.ones(3)},
+        "optimizer": {"m": torch.full((5, 7), 2.0, dtype=torch.float64), "steps": torch.tensor([3, 4])},
+        "step": 9,
+    }
+    saver = opened(tmp_path)
+    saver.save(saved, 9)
+    saver.wait()
+    mine = {
+        "model": {"weight": torch.zeros(600, 1000), "bias": torch.zeros(4)},  # bias has another shape
+        "optimizer": {"m": torch.zeros(7, 5, dtype=torch.float64).t()},  # not in one piece; steps are not there yet
+    }
+    loaded = opened(tmp_path).load(into=mine)
+    assert loaded is not None
+    assert same(loaded.state, saved)
+    assert loaded.state["model"]["weight"].data_ptr() == mine["model"]["weight"].data_ptr()
+    assert torch.equal(mine["model"]["bias"], torch.zeros(4))

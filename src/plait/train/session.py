@@ -442,7 +442,7 @@ class Session:
         if self.place.joins:
             self._saver.release()  # the state comes from the group, whose checkpoints go on to count
             return
-        found = self._saver.load()
+        found = self._saver.load(into=replica.state(exchange))
         if found is not None:
             for text in found.skipped:
                 logger.warning("%s", text)

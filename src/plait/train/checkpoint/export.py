@@ -5,8 +5,8 @@ from pathlib import Path
 
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.image import TensorSpec, file_image
-from plait.train.checkpoint.index import TensorPlace
-from plait.train.checkpoint.manifest import Manifest
+from plait.train.checkpoint.index import Index, TensorPlace
+from plait.train.checkpoint.manifest import Manifest, Receipt
 from plait.train.checkpoint.repository import UNREADABLE, Repository
 from plait.train.checkpoint.stores import Buffer
 
@@ -60,8 +60,7 @@ def to_safetensors(repository: Repository, manifest: Manifest, out: Path) -> lis
             file.truncate(image.num_bytes)
             for place in group:
                 file.seek(offsets[place.name])
-                for part in _bytes_of(repository, manifest, place):
-                    file.write(part)
+                file.write(_bytes_of(repository, receipt, index, place))
                 where[place.name.removeprefix(MODEL_PREFIX)] = name
     paths = [out / name for name in names]
     if len(groups) > 1:
@@ -97,17 +96,18 @@ def _groups(places: list[TensorPlace]) -> list[list[TensorPlace]]:
     return groups
 
 
-def _bytes_of(repository: Repository, manifest: Manifest, place: TensorPlace) -> list[Buffer]:
-    receipt = manifest.receipts[0]
+def _bytes_of(repository: Repository, receipt: Receipt, index: Index, place: TensorPlace) -> bytearray:
     end = place.offset + place.num_bytes
-    parts: list[Buffer] = []
+    data = bytearray(place.num_bytes)
+    view = memoryview(data)
 
     def take(first: int, part: Buffer) -> None:
-        view = memoryview(part)
-        parts.append(view[max(place.offset - first, 0) : max(end - first, 0)])
+        low, high = max(place.offset, first), min(end, first + len(part))
+        if low < high:
+            view[low - place.offset : high - place.offset] = memoryview(part)[low - first : high - first]
 
-    repository.read(receipt, repository.index(receipt), [(place.offset, end)], take)
-    return parts
+    repository.read(receipt, index, [(place.offset, end)], take)
+    return data
 
 
 def to_torch(repository: Repository, manifest: Manifest, out: Path) -> list[Path]:

@@ -5,20 +5,19 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 import xxhash
 
 from plait.errors import PlaitError
 from plait.train.checkpoint import commit as rules
-from plait.train.checkpoint.blocks import BlockHasher, BlockTable
+from plait.train.checkpoint.blocks import BlockHasher
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.commit import CommitName, Retention, SealName, Writer
 from plait.train.checkpoint.index import Index, decoded
 from plait.train.checkpoint.manifest import FORMAT, Manifest, Receipt, manifest_from, opened, sealed
+from plait.train.checkpoint.reading import Take, read_verified
 from plait.train.checkpoint.retry import Backoff, RateCap
 from plait.train.checkpoint.stores import Buffer, ObjectExists, ObjectMissing, Store, StoreFailed
 
@@ -197,28 +196,23 @@ class Repository:
             raise CheckpointDamaged(f"{receipt.index_key} tells of another file than the manifest")
         return index
 
-    def read(
-        self, receipt: Receipt, index: Index, ranges: Sequence[tuple[int, int]], take: Callable[[int, Buffer], None]
-    ) -> int:
+    def read(self, receipt: Receipt, index: Index, ranges: Sequence[tuple[int, int]], take: Take) -> int:
         """Reads ranges of a rank's data, block-aligned and joined where they meet; returns the bytes read.
 
         Args:
             receipt: The file.
             index: Its index.
             ranges: Bytes wanted, ``[first, end)``.
-            take: Is given verified stretches by their offset; together they cover all ranges.
+            take: Is given verified stretches by their offset, from several threads and in any order; no two overlap,
+                and together they cover all ranges.
 
         Raises:
             CheckpointDamaged: Some block is not as it was written, or missing.
         """
         assert index.blocks is not None
-        table = index.blocks
-        wanted = list(batches(joined([table.around(first, end) for first, end in ranges if end > first])))
-        total = 0
-        with ThreadPoolExecutor(max_workers=1) as ahead:  # the next batch comes while this one is verified
-            for batch, parts in _one_ahead(ahead, wanted, lambda batch: self._ranges(receipt.data_key, batch)):
-                total += _checked(table, batch, parts, receipt.data_key, take)
-        return total
+        return read_verified(
+            index.blocks, ranges, lambda batch: self._ranges(receipt.data_key, batch), take, receipt.data_key
+        )
 
     def _ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         return self.again(lambda: self.store.get_ranges(key, ranges))
@@ -469,63 +463,3 @@ class Repository:
 
     def _abandon(self, prefix: str) -> int:
         return self.again(lambda: self.store.abandon_uploads(prefix))
-
-
-Batch = list[tuple[int, int]]
-
-
-def _one_ahead(
-    executor: ThreadPoolExecutor, wanted: Sequence[Batch], fetch: Callable[[Batch], list[Buffer]]
-) -> Iterator[tuple[Batch, list[Buffer]]]:
-    """Yields batches with their bytes, fetching one batch ahead."""
-    coming = executor.submit(fetch, wanted[0]) if wanted else None
-    for number, batch in enumerate(wanted):
-        assert coming is not None
-        parts = coming.result()
-        if number + 1 < len(wanted):
-            coming = executor.submit(fetch, wanted[number + 1])
-        yield batch, parts
-
-
-def _checked(
-    table: BlockTable, batch: Batch, parts: list[Buffer], key: str, take: Callable[[int, Buffer], None]
-) -> int:
-    """Verifies a batch and hands it on; returns its bytes."""
-    for part, (first, end) in zip(parts, batch, strict=True):
-        if len(part) != end - first:
-            raise CheckpointDamaged(f"{key} ends before byte {end}")
-        table.check(memoryview(part), first, key)
-        take(first, part)
-    return sum(end - first for first, end in batch)
-
-
-def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the union of ranges, sorted, with those that touch made one."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted(ranges):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((first, end))
-    return found
-
-
-READ_BYTES = 8 * 2**20
-_BATCH_BYTES = 32 * 2**20
-
-
-def batches(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Cuts ranges into requests of at most 8 MiB (a multiple of every block), several of which are asked at once."""
-    batch: list[tuple[int, int]] = []
-    size = 0
-    for first, end in ranges:
-        # Cut at multiples of 8 MiB of the file, so that every piece begins with a block.
-        cuts = [first, *range((first // READ_BYTES + 1) * READ_BYTES, end, READ_BYTES), end]
-        for start, stop in pairwise(cuts):
-            batch.append((start, stop))
-            size += stop - start
-            if size >= _BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch

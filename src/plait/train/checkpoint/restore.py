@@ -1,6 +1,9 @@
 """From a checkpoint or a snapshot in shared memory back to a state."""
 
+import contextlib
 import logging
+import mmap
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +13,16 @@ from torch import Tensor
 
 from plait.train.checkpoint.checkpointer import CheckpointDamaged, LoadedCheckpoint
 from plait.train.checkpoint.commit import CommitName
-from plait.train.checkpoint.index import Index, TensorPlace, decoded, joined_values
+from plait.train.checkpoint.index import Index, TensorPlace, decoded, joined_values, tensor_names
 from plait.train.checkpoint.manifest import Manifest
 from plait.train.checkpoint.repository import UNREADABLE, Repository
 from plait.train.checkpoint.segment import Segment
 from plait.train.checkpoint.stores import Buffer
-from plait.train.checkpoint.tree import rebuilt
+from plait.train.checkpoint.tree import described, padding_bytes, rebuilt
 
 _log = logging.getLogger(__name__)
+
+_LARGE_PAGE_BYTES = 2**21
 
 
 def state_of(index: Index, tensors: Sequence[Tensor]) -> Any:
@@ -33,8 +38,16 @@ def state_of(index: Index, tensors: Sequence[Tensor]) -> Any:
         raise CheckpointDamaged(f"the index does not describe a state: {error!r}") from error
 
 
-def read_state(repository: Repository, manifest: Manifest, rank: int = 0) -> Any:
+def read_state(repository: Repository, manifest: Manifest, rank: int = 0, *, into: Any = None) -> Any:
     """Returns the verified state that one rank has saved.
+
+    Args:
+        repository: Where from.
+        manifest: The checkpoint.
+        rank: Whose file.
+        into: A state whose tensors of the same name, type and shape, in one piece in the memory of the CPU, receive the
+            bytes and are in the returned state; this saves new memory, which takes longer to get than to fill. After
+            an error they hold anything.
 
     Raises:
         CheckpointDamaged: Some byte is not as it was written.
@@ -43,21 +56,70 @@ def read_state(repository: Repository, manifest: Manifest, rank: int = 0) -> Any
     if receipt is None:
         raise CheckpointDamaged(f"the checkpoint of step {manifest.step} holds nothing of rank {rank}")
     index = repository.index(receipt)
-    data = np.empty(receipt.data_bytes, dtype=np.uint8)
+    tensors = _targets(index.tensors, into)
+    order = sorted(range(len(tensors)), key=lambda number: index.tensors[number].offset)
+    starts = [index.tensors[number].offset for number in order]
+    filled = [tensors[number].numpy() for number in order]
 
     def take(first: int, part: Buffer) -> None:
-        data[first : first + len(part)] = np.frombuffer(part, dtype=np.uint8)
+        data = np.frombuffer(part, dtype=np.uint8)
+        end = first + len(data)
+        for number in range(max(bisect_right(starts, first) - 1, 0), bisect_left(starts, end)):
+            start = starts[number]
+            low, high = max(start, first), min(start + len(filled[number]), end)
+            if low < high:
+                filled[number][low - start : high - start] = data[low - first : high - first]
 
     repository.read(receipt, index, [(0, receipt.data_bytes)], take)
-    return state_of(index, [_flat(data, place) for place in index.tensors])
+    return state_of(index, tensors)
 
 
-def _flat(data: "np.ndarray[Any, np.dtype[np.uint8]]", place: TensorPlace) -> Tensor:
-    return torch.from_numpy(data[place.offset : place.offset + place.num_bytes])
+def _targets(places: Sequence[TensorPlace], into: Any) -> list[Tensor]:
+    """Returns the flat bytes to fill for each place: those of the given state that fit, and new ones."""
+    found = [_fitting(place, tensor) for place, tensor in zip(places, _named(places, into), strict=True)]
+    lacking = [place.num_bytes for place, flat in zip(places, found, strict=True) if flat is None]
+    fresh, at, tensors = new_bytes(sum(size + padding_bytes(size) for size in lacking)), 0, []
+    for place, flat in zip(places, found, strict=True):
+        if flat is None:
+            tensors.append(fresh[at : at + place.num_bytes])
+            at += place.num_bytes + padding_bytes(place.num_bytes)
+        else:
+            tensors.append(flat)
+    return tensors
 
 
-def load(repository: Repository, step: int | None = None) -> tuple[LoadedCheckpoint, CommitName] | None:
+def _named(places: Sequence[TensorPlace], into: Any) -> list[Tensor | None]:
+    if into is None:
+        return [None] * len(places)
+    form, tensors = described(into)
+    by_name = dict(zip(tensor_names(form), tensors, strict=True))
+    return [by_name.get(place.name) for place in places]
+
+
+def _fitting(place: TensorPlace, tensor: Tensor | None) -> Tensor | None:
+    if tensor is None or tensor.device.type != "cpu" or not tensor.is_contiguous() or not place.num_bytes:
+        return None
+    if tensor.is_conj() or tensor.is_neg() or str(tensor.dtype).removeprefix("torch.") != place.dtype:
+        return None
+    return tensor.view(-1).view(torch.uint8) if tuple(tensor.shape) == place.shape else None
+
+
+def new_bytes(num_bytes: int) -> Tensor:
+    """Returns new memory, in large pages where the kernel has them: a restore waits longer for pages than for bytes."""
+    if num_bytes < _LARGE_PAGE_BYTES:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+    memory = mmap.mmap(-1, -(-num_bytes // _LARGE_PAGE_BYTES) * _LARGE_PAGE_BYTES)
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)[:num_bytes]
+
+
+def load(
+    repository: Repository, step: int | None = None, *, into: Any = None
+) -> tuple[LoadedCheckpoint, CommitName] | None:
     """Returns the newest checkpoint that is as it was written, or that of ``step``; None where there is none.
+
+    ``into`` is a state whose tensors may be filled, as :func:`read_state` says.
 
     Raises:
         CheckpointDamaged: There are checkpoints, but all (or that of ``step``) are damaged.
@@ -73,7 +135,8 @@ def load(repository: Repository, step: int | None = None) -> tuple[LoadedCheckpo
         name = fresh[0]
         tried.add(name)
         try:
-            return LoadedCheckpoint(name.step, read_state(repository, repository.complete(name)), tuple(skipped)), name
+            state = read_state(repository, repository.complete(name), into=into)
+            return LoadedCheckpoint(name.step, state, tuple(skipped)), name
         except UNREADABLE as error:
             skipped.append(f"checkpoint {name.key} of {repository.store.url} is damaged: {error}")
             _log.warning("%s", skipped[-1])
@@ -89,8 +152,12 @@ def snapshot_state(segment: Segment) -> tuple[int, int, Any] | None:
     if slot is None or record is None:
         return None
     index = decoded(segment.index(slot, record.index_bytes))
-    data = np.empty(record.data_bytes, dtype=np.uint8)
-    data[:] = np.frombuffer(segment.data(slot)[: record.data_bytes], dtype=np.uint8)
+    data = new_bytes(record.data_bytes)
+    data.numpy()[:] = np.frombuffer(segment.data(slot)[: record.data_bytes], dtype=np.uint8)
     if segment.record(slot) != record:
         return None
-    return record.generation, record.step, state_of(index, [_flat(data, place) for place in index.tensors])
+    return (
+        record.generation,
+        record.step,
+        state_of(index, [data[place.offset : place.offset + place.num_bytes] for place in index.tensors]),
+    )

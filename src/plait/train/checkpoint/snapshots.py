@@ -75,15 +75,18 @@ class SnapshotCheckpointer:
 
     # What a checkpointer does
 
-    def load(self, step: int | None = None) -> LoadedCheckpoint | None:
+    def load(self, step: int | None = None, *, into: Any = None) -> LoadedCheckpoint | None:
         """Returns the nearest newest state: the snapshot in shared memory of a trainer that died here, or a checkpoint.
+
+        ``into`` is a state whose tensors may be filled in place, see
+        :func:`~plait.train.checkpoint.restore.read_state`.
 
         Raises:
             CheckpointDamaged: There are checkpoints, but all (or that of ``step``) are damaged.
         """
         self.wait()
         repository = self.repository()
-        found = load(repository, step)
+        found = load(repository, step, into=into)
         durable = found[0] if found is not None else None
         near = self._snapshot() if step is None else None
         if near is not None and near[0] != repository.generation():

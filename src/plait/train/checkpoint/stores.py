@@ -6,10 +6,14 @@ import errno
 import logging
 import os
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from plait.errors import PlaitError
 
@@ -17,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 16 * 2**20
 _ALIGN_BYTES = 4096
+_WRITERS = 2
 _ASIDE = ".writing-"
 
 
@@ -92,12 +97,17 @@ class FileStore:
         self.directory = Path(directory)
         self.url = f"file://{self.directory.absolute()}"
         self.notes: tuple[str, ...] = ()
+        self._durable: set[Path] = set()
+        """Directories that are there, and whose names this object has flushed."""
 
     def _path(self, key: str) -> Path:
         return self.directory / key
 
     def _aside(self, path: Path) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = path.parent
+        if not folder.is_dir():
+            self._durable -= {folder, *folder.parents}
+            folder.mkdir(parents=True, exist_ok=True)
         return path.parent / f"{_ASIDE}{os.getpid()}-{uuid.uuid4().hex[:8]}-{path.name}"
 
     def put(self, key: str, data: Buffer, num_bytes: int, each: Callable[[Buffer], None] | None = None) -> None:
@@ -108,7 +118,7 @@ class FileStore:
             try:
                 self._write(aside, memoryview(data), num_bytes, each)
                 aside.rename(path)
-                _flush_directories(path.parent, self.directory)
+                self._flush_names(path.parent)
             except BaseException:
                 with contextlib.suppress(OSError):
                     aside.unlink()
@@ -117,16 +127,14 @@ class FileStore:
     def _write(self, path: Path, data: memoryview, num_bytes: int, each: Callable[[Buffer], None] | None) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            is_direct = self._go_direct(descriptor, data, num_bytes)
-            for first in range(0, num_bytes, CHUNK_BYTES):
-                part = data[first : min(first + CHUNK_BYTES, num_bytes)]
-                if each is not None:
-                    each(part)
-                if is_direct and len(part) % _ALIGN_BYTES:
-                    part = data[first : first + -(-len(part) // _ALIGN_BYTES) * _ALIGN_BYTES]
-                _write_all(descriptor, part, first)
-            if is_direct and num_bytes % _ALIGN_BYTES:
-                os.ftruncate(descriptor, num_bytes)
+            if self._go_direct(descriptor, data, num_bytes):
+                _write_direct(descriptor, data, num_bytes, each)
+            else:
+                for first in range(0, num_bytes, CHUNK_BYTES):
+                    part = data[first : min(first + CHUNK_BYTES, num_bytes)]
+                    if each is not None:
+                        each(part)
+                    _write_all(descriptor, part, first)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -135,8 +143,7 @@ class FileStore:
         """Switches the file to direct writes where that pays and both memory and file system allow it."""
         import fcntl
 
-        rounded = -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
-        if num_bytes < CHUNK_BYTES // 16 or len(data) < rounded or _address(data) % _ALIGN_BYTES:
+        if num_bytes < CHUNK_BYTES // 16 or len(data) < _rounded(num_bytes) or _address(data) % _ALIGN_BYTES:
             return False
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         try:
@@ -164,12 +171,25 @@ class FileStore:
             try:
                 self._write(aside, memoryview(data), len(data), None)
                 os.link(aside, path)
-                _flush_directories(path.parent, self.directory)
+                self._flush_names(path.parent)
             except FileExistsError:
                 raise ObjectExists(f"{path} exists already") from None
             finally:
                 with contextlib.suppress(OSError):
                     aside.unlink()
+
+    def _flush_names(self, folder: Path) -> None:
+        """Makes the name of a new file in a directory durable, and those of the directories that may be new."""
+        while True:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if folder in self._durable or folder in {self.directory, folder.parent}:
+                return
+            self._durable.add(folder)
+            folder = folder.parent
 
     def get(self, key: str) -> bytes:
         """Reads a file."""
@@ -207,6 +227,7 @@ class FileStore:
                 path.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # not empty, or gone
                     while (path := path.parent) != self.directory:
+                        self._durable.discard(path)
                         path.rmdir()
 
     def abandon_uploads(self, prefix: str) -> int:
@@ -231,34 +252,46 @@ def _address(data: memoryview) -> int:
     return 1 if data.readonly else ctypes.addressof(ctypes.c_char.from_buffer(data))
 
 
+def _rounded(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+def _write_direct(descriptor: int, data: memoryview, num_bytes: int, each: Callable[[Buffer], None] | None) -> None:
+    """Writes while ``each`` looks at what comes next; space is taken beforehand, so that the disk has two at once."""
+    try:
+        os.posix_fallocate(descriptor, 0, _rounded(num_bytes))
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+    with ThreadPoolExecutor(max_workers=_WRITERS) as writers:
+        under_way: deque[Future[None]] = deque()
+        for first in range(0, num_bytes, CHUNK_BYTES):
+            end = min(first + CHUNK_BYTES, num_bytes)
+            if each is not None:
+                each(data[first:end])
+            under_way.append(writers.submit(_write_all, descriptor, data[first : _rounded(end)], first))
+            if len(under_way) > _WRITERS:
+                under_way.popleft().result()
+        for one in under_way:
+            one.result()
+    if num_bytes % _ALIGN_BYTES:
+        os.ftruncate(descriptor, num_bytes)
+
+
 def _write_all(descriptor: int, data: memoryview, first: int) -> None:
     at = 0
     while at < len(data):
         at += os.pwrite(descriptor, data[at:], first + at)
 
 
-def _read_all(descriptor: int, first: int, end: int) -> bytearray:
-    data = bytearray(end - first)
-    view, at = memoryview(data), 0
-    while at < len(data):
+def _read_all(descriptor: int, first: int, end: int) -> memoryview:
+    view, at = np.empty(end - first, dtype=np.uint8).data, 0  # a bytearray would be cleared first
+    while at < len(view):
         count = os.preadv(descriptor, [view[at:]], first + at)
         if count == 0:
             raise StoreFailed(f"the file ends at byte {first + at}, before {end}")
         at += count
-    return data
-
-
-def _flush_directories(path: Path, top: Path) -> None:
-    """Makes the name of a file durable, and those of the directories that may be new above it."""
-    while True:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if path in {top, path.parent}:
-            return
-        path = path.parent
+    return view
 
 
 @contextlib.contextmanager
