@@ -125,6 +125,10 @@ class MeshWork:
         """Takes in a frame of a member."""
         raise NotImplementedError
 
+    def missing(self) -> frozenset[int]:
+        """Returns the ranks from which messages are missing."""
+        return frozenset(self.others)
+
     def is_completed(self) -> bool:
         """Whether the result is in place and all that others need for theirs has left, or the mesh is broken."""
         if not self._can_go():
@@ -251,6 +255,11 @@ class Mesh:
             except MeshBroken as error:
                 self._break(error)
             return work
+
+    @property
+    def broken(self) -> MeshBroken | None:
+        """Why nothing more can be exchanged, if so."""
+        return self._broken
 
     def owes(self) -> bool:
         """Whether something is still to be written to a peer."""

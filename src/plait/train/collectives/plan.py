@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from plait.train.compression.reference import BLOCK
 
+CHUNK_BYTES = 2**19
+MOST_CHUNKS = 16
 MOST_EXACT_RING = 8
 """Rings of up to so many members are tried in every order; longer ones are improved two links at a time."""
 
@@ -248,6 +250,11 @@ def fair_shares(bytes_per_s: Sequence[float]) -> tuple[float, ...]:
         low, high = (low, time_s) if enough else (time_s, high)
     parts = [max(0.0, (high * rate - 1.0) / (size - 2)) for rate in bytes_per_s]
     return tuple(part / sum(parts) for part in parts)
+
+
+def chunks_of(wire_bytes: float) -> int:
+    """Returns into how many chunks to cut values that take so many bytes on slow links."""
+    return max(1, min(MOST_CHUNKS, int(wire_bytes // CHUNK_BYTES)))
 
 
 def cuts(count: int, weights: Sequence[float]) -> tuple[int, ...]:

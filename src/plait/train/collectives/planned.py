@@ -148,12 +148,11 @@ class PlanRun:
                 self._pass_on(number)
 
     def missing(self) -> frozenset[int]:
-        """Returns the ranks of the mesh from which messages are missing."""
-        found: set[int] = set()
-        for tree, knot in zip(self._route.plan.trees, self._knots, strict=True):
-            unheard = set(knot.children) - knot.heard.keys()
-            found |= {self._ranks[m] for m in unheard or ({tree.down[self._me]} - {self._me})}
-        return frozenset(found)
+        """Returns the ranks from which messages are missing; those that wait for others themselves only if no other."""
+        knots = list(zip(self._route.plan.trees, self._knots, strict=True))
+        senders = {m for _, knot in knots for m in set(knot.children) - knot.heard.keys()}
+        above = {tree.down[self._me] for tree, _ in knots} - {self._me}
+        return frozenset(self._ranks[m] for m in senders or above)
 
     def take(self, rank: int, tag: int, data: bytearray) -> None:
         """Takes in a sum on its way up (even tags) or a result (odd ones).
@@ -186,12 +185,12 @@ class PlanRun:
         parent = tree.up[self._me]
         is_root = parent == self._me
         coded = self._route.result_is_coded[number] if is_root else self._route.is_coded(number, self._me)
-        heard = self._knots[number].heard
+        knot = self._knots[number]
+        heard, knot.heard, knot.children = knot.heard, {}, ()
         data: Tensor | None = None
         if all(heard.values()):
             total = self._total(number, heard)
             data = self._packed(number, total, is_coded=coded)
-        heard.clear()
         if is_root:
             self._put(number, data)
         else:

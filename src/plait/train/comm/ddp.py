@@ -1,0 +1,201 @@
+"""The communication hook for plain ``DistributedDataParallel`` scripts: compressed, with errors kept by parameter.
+
+engine = plait.comm.CommEngine()
+model.register_comm_hook(plait.comm.DdpExchange(engine, "int8"), plait.comm.ddp_hook)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+
+from plait.errors import PlaitError
+from plait.train.collectives.low_rank_sum import LowRankSum
+from plait.train.collectives.mesh import Mesh, MeshWork
+from plait.train.collectives.planned import Debt, PlannedSum, Prepare, Route, StageTimes
+from plait.train.comm.engine import CommEngine
+from plait.train.compression import CODECS
+from plait.train.compression import codec as codec_of
+from plait.train.compression.low_rank import LowRank, low_rank_layout
+from plait.train.compression.message import MessageLayout, message_layout
+from plait.train.optimizers import OneBitAdam
+from plait.words import did_you_mean
+
+PLAIN = "plain"
+LOW_RANK = "low_rank"
+
+
+def choices() -> tuple[str, ...]:
+    """Returns the names of all ways to exchange gradients: the codecs, ``low_rank`` and ``plain``."""
+    return (*CODECS, LOW_RANK, PLAIN)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """What is kept for one bucket of DDP: it has the same parameters from the second step on."""
+
+    parameters: tuple[Tensor, ...]
+    layout: MessageLayout
+    count: int
+    debt: Debt | None = None
+    routes: dict[str, Route] = field(default_factory=dict)
+    low_rank: LowRank | None = None
+    low_rank_routes: tuple[Route, Route] | None = None
+
+
+class DdpExchange:
+    """What :func:`ddp_hook` needs from step to step; one for each model.
+
+    Args:
+        engine: Carries out the exchanges.
+        codec: What gradients travel as: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"int8"``, ``"sign1"``, ``"top_k"``,
+            ``"low_rank"``, or ``"plain"`` for PyTorch's own all-reduce. Not for :class:`OneBitAdam`.
+        optimizer: A :class:`OneBitAdam`: gradients travel in bf16 during its warm-up, then momenta in one bit a value.
+        shape: Of the all-reduce; see :meth:`CommEngine.plan`.
+        rank: Of ``low_rank``.
+
+    Attributes:
+        refused: Number of exchanges of momenta in which somebody had an infinity or NaN; the momenta stay as they are.
+
+    Raises:
+        PlaitError: There is no such codec, or neither a codec nor OneBitAdam is given.
+    """
+
+    def __init__(
+        self,
+        engine: CommEngine,
+        codec: str | None = None,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        shape: str | None = None,
+        rank: int = 1,
+    ) -> None:
+        if (codec is None) == (optimizer is None):
+            raise PlaitError(f"DdpExchange takes a codec or an optimizer, not both or neither; codec is {codec!r}")
+        if codec is not None and codec not in choices():
+            raise PlaitError(f"unknown codec {codec!r}{did_you_mean(codec, choices())}")
+        if optimizer is not None and not isinstance(optimizer, OneBitAdam):
+            raise PlaitError(f"the optimizer is {type(optimizer).__name__}; only OneBitAdam exchanges momenta")
+        self._engine = engine
+        self._codec = codec
+        self._optimizer = optimizer
+        self._shape = shape
+        self._rank = rank
+        self._buckets: dict[tuple[int, ...], _Bucket] = {}
+        self._place: dict[int, tuple[Debt, int]] = {}
+        self.refused = 0
+
+    def exchange(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Starts the exchange of a bucket; the future gets the mean gradient, or with OneBitAdam the momentum."""
+        optimizer = self._optimizer
+        if optimizer is not None and bucket.index() == 0 and optimizer.wants_freeze:
+            optimizer.freeze()
+        is_momentum = optimizer is not None and optimizer.is_frozen
+        name = "sign1" if is_momentum else self._codec or "bf16"
+        buffer = bucket.buffer()
+        if name == PLAIN:
+            return self._plain(buffer)
+        kept = self._kept(tuple(bucket.parameters()))
+        return self._submit(buffer, kept, name, is_momentum)
+
+    def _plain(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        buffer.div_(self._engine.size)
+        work = dist.all_reduce(buffer, group=self._engine.group, async_op=True)
+        assert work is not None
+        reduced: torch.futures.Future[list[Tensor]] = work.get_future()
+        return reduced.then(lambda done: done.value()[0])
+
+    def _submit(self, buffer: Tensor, kept: _Bucket, name: str, is_momentum: bool) -> torch.futures.Future[Tensor]:
+        values = buffer
+        part = 1.0 / self._engine.size
+        before: Tensor | None = None
+
+        def begin(mesh: Mesh, times: StageTimes) -> MeshWork:
+            nonlocal values, before
+            values = buffer if buffer.dtype == torch.float32 else buffer.float()
+            prepare: Prepare | None = None
+            if is_momentum:
+                before, prepare = self._momentum(values, kept, part)
+            else:
+                values.mul_(part)
+            if name == LOW_RANK:
+                return self._begin_low_rank(mesh, values, kept, times)
+            route, debt = self._route(kept, name), kept.debt if codec_of(name).feeds_back else None
+            return mesh.start(
+                lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, prepare=prepare, times=times)
+            )
+
+        def end(work: MeshWork) -> Tensor:
+            assert isinstance(work, PlannedSum | LowRankSum)
+            if not work.is_poisoned and kept.debt is not None and name != "fp32":
+                kept.debt.commit()
+            if work.is_poisoned and before is not None:
+                self.refused += 1
+                values.copy_(before)
+            return values if values is buffer else buffer.copy_(values)
+
+        return self._engine.submit(begin, end, buffer.device)
+
+    def _momentum(self, values: Tensor, kept: _Bucket, part: float) -> tuple[Tensor, Prepare]:
+        """Returns the momentum before this step, and what this member compresses: its part of the next one."""
+        assert self._optimizer is not None
+        beta = self._optimizer.beta
+        before = torch.cat([self._optimizer.momentum_of(p).reshape(-1) for p in kept.parameters])
+        fresh = values.mul((1.0 - beta) * part).add_(before, alpha=beta * part)
+        return before, lambda first, end: fresh[first:end]
+
+    def _begin_low_rank(self, mesh: Mesh, values: Tensor, kept: _Bucket, times: StageTimes) -> MeshWork:
+        if kept.low_rank is None or kept.low_rank_routes is None:
+            layout = low_rank_layout([tuple(p.shape) for p in kept.parameters], self._rank)
+            kept.low_rank = LowRank(layout, device=values.device)
+            first, second = (
+                Route(self._engine.plan(count, self._shape), message_layout([(count, 1)]), codec_of("fp32"))
+                for count in (layout.first_count, layout.second_count)
+            )
+            kept.low_rank_routes = (first, second)
+        state, routes, debt = kept.low_rank, kept.low_rank_routes, kept.debt
+        assert debt is not None
+        return mesh.start(
+            lambda key, ranks: LowRankSum(mesh, key, ranks, values, state, routes=routes, debt=debt, times=times)
+        )
+
+    def _route(self, kept: _Bucket, name: str) -> Route:
+        if name not in kept.routes:
+            chosen = codec_of(name)
+            plan = self._engine.plan(kept.count, self._shape, kept.layout.payload_bytes(chosen))
+            kept.routes[name] = Route(plan, kept.layout, chosen)
+        return kept.routes[name]
+
+    def _kept(self, parameters: Sequence[Tensor]) -> _Bucket:
+        """Returns what is kept for these parameters. DDP deals its buckets anew after the first step; errors follow."""
+        ids = tuple(id(p) for p in parameters)
+        if ids in self._buckets:
+            return self._buckets[ids]
+        sizes = [p.numel() for p in parameters]
+        kept = _Bucket(tuple(parameters), message_layout([tuple(p.shape) for p in parameters]), sum(sizes))
+        if self._loses:
+            kept.debt = Debt(kept.count, parameters[0].device)
+        at = 0
+        for parameter, size in zip(parameters, sizes, strict=True):
+            old = self._place.pop(id(parameter), None)
+            if kept.debt is not None:
+                if old is not None:
+                    kept.debt.owed[at : at + size] = old[0].owed[old[1] : old[1] + size]
+                self._place[id(parameter)] = (kept.debt, at)
+            at += size
+        self._buckets = {other: b for other, b in self._buckets.items() if not {id(p) for p in b.parameters} & set(ids)}
+        self._buckets[ids] = kept
+        return kept
+
+    @property
+    def _loses(self) -> bool:
+        """Whether anything is lost that would have to be kept."""
+        return self._codec in {None, LOW_RANK} or (self._codec != PLAIN and codec_of(str(self._codec)).feeds_back)
+
+
+def ddp_hook(state: DdpExchange, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """Exchanges a bucket: ``model.register_comm_hook(DdpExchange(engine, "int8"), ddp_hook)``."""
+    return state.exchange(bucket)
