@@ -309,13 +309,24 @@ def test_explain_prints_every_reason(plait: Plait, client: FakeClient) -> None:
         "task": "train",
         "state": "waiting",
         "waiting": "4 workers asked, 2 free",
+        "constraint": "gang",
+        "constraint_reason": "needs 4 workers at once",
+        "starts": "expected to start in 90 s",
+        "starts_in_s": 90.0,
         "placement": ["fastest first"],
         "split": "measured",
         "history": ["attempt 1 lost a node"],
     }
     client.explanation = {"job_id": "mixed-1", "state": "waiting", "tasks": [told]}
     _, out, _ = plait("explain", "mixed-1")
-    for reason in ("4 workers asked, 2 free", "fastest first", "measured", "attempt 1 lost a node"):
+    for reason in (
+        "4 workers asked, 2 free",
+        "gang: needs 4",
+        "in 90 s",
+        "fastest first",
+        "measured",
+        "attempt 1 lost a node",
+    ):
         assert reason in out
 
 

@@ -72,4 +72,5 @@ def test_reasons_say_where_and_why() -> None:
     found = _placed(place(Allocation(counts=(("A100", 1),)), {}, nodes))
     assert found.reasons == (
         "1 x A100: 1 on n1 (as few nodes as hold them, the tightest first; 1 other nodes had room)",
+        "n0 not used for A100: room for 2: a tighter node holds them, and leaves this one whole for larger gangs",
     )

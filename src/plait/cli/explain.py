@@ -1,5 +1,6 @@
 """``plait explain``: every reason behind a job's state, or behind a choice of devices."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,13 +10,16 @@ from plait.cli.options import JsonOption, StateOption
 from plait.cli.output import print_json, print_reasons, say
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from plait.controller.answers import TaskExplanation
 
 
 SubjectArgument = Annotated[
-    str, typer.Argument(metavar="JOB|placement", help="Id of a job, as `plait status` lists it; or the word placement.")
+    str,
+    typer.Argument(
+        metavar="JOB|placement",
+        help="Id of a job, as `plait status` lists it; or the word placement.",
+        show_default=False,
+    ),
 ]
 FilesArgument = Annotated[
     list[str] | None,
@@ -45,16 +49,24 @@ CpuOption = Annotated[
     str | None,
     typer.Option("--cpu", metavar="NAME", help="With placement: processor where no file names it.", show_default=False),
 ]
+ScenarioOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--scenario", metavar="FILE", help="Ask a cluster on paper, described by a file, instead of a controller.",
+        show_default=False,
+    ),
+]  # fmt: skip
 
 
 def explain(
-    subject: SubjectArgument,
+    subject: SubjectArgument = "",
     files: FilesArgument = None,
     *,
     devices: DevicesOption = None,
     free: FreeOption = None,
     model: ModelOption = None,
     cpu: CpuOption = None,
+    scenario: ScenarioOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -62,7 +74,16 @@ def explain(
 
     Of a running job also why each worker gets the share of a step that it gets. With the word placement instead of a
     job, and --devices K: which K devices of a machine have the fastest ring, and why others lose, without a controller.
+
+    Of a waiting job also which constraint keeps it, and when it will probably start. With --scenario all jobs of the
+    file, or one of them; what the file expects is compared, and the exit code is 1 where it is not so.
     """
+    if scenario is not None:
+        from plait.cli.explain_scenario import explain_scenario
+
+        return explain_scenario(scenario, subject, as_json=as_json)
+    if not subject:
+        raise typer.BadParameter("name a job, or a file with --scenario")
     if subject == "placement":  # no job is called that: the ids of jobs end with a number
         from plait.cli.explain_placement import explain_placement
 
@@ -74,7 +95,7 @@ def explain(
     return _explain_job(subject, state, as_json)
 
 
-def _explain_job(job: str, state: "Path | None", as_json: bool) -> int:
+def _explain_job(job: str, state: Path | None, as_json: bool) -> int:
     from plait.cli.connection import connect
 
     answer = connect(state).explain(job)
@@ -91,6 +112,9 @@ def _print_task(task: "TaskExplanation") -> None:
     say(f"\n{task['task']}: {task['state']}")
     if task["waiting"] and task["waiting"] not in task["placement"]:
         say(f"  why now: {task['waiting']}")
+    if task["constraint"]:
+        say(f"  waits for: {task['constraint']}: {task['constraint_reason']}")
+        say(f"  when: {task['starts']}")
     if task["placement"]:
         say("  why there:")
         print_reasons(task["placement"], "    ")

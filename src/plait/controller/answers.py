@@ -139,11 +139,18 @@ class SubmitAnswer(TypedDict):
 
 
 class TaskExplanation(TypedDict):
-    """Why a task waits, why it was placed so, why its split is what it is, and what happened to it."""
+    """Why a task waits, why it was placed so, why its split is what it is, and what happened to it.
+
+    ``constraint`` and ``starts`` are empty for tasks that do not wait; ``starts_in_s`` is None where it is not known.
+    """
 
     task: str
     state: str
     waiting: str
+    constraint: str
+    constraint_reason: str
+    starts: str
+    starts_in_s: float | None
     placement: list[str]
     split: str
     history: list[str]

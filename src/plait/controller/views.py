@@ -17,6 +17,7 @@ from plait.controller.answers import (
 from plait.controller.ledger import Gang, Ledger
 from plait.controller.progress import Latest
 from plait.schedule.domain import WorkerPlacement
+from plait.schedule.explain import Explanation, explain_job
 from plait.schedule.state import AttemptSummary, ClusterState, JobRecord, NodeRecord, TaskRecord
 
 _END_STATES: Mapping[str | None, str] = {None: "finished", "cancelled": "stopped", "lost": "lost"}
@@ -106,7 +107,8 @@ def progress_answer(state: ClusterState, ledger: Ledger, latest: Latest) -> Prog
 def explain_answer(state: ClusterState, job_id: str) -> ExplainAnswer:
     """Returns the reasons of one job that exists."""
     record = state.jobs[job_id]
-    tasks = [_explanation(state, record, task) for task in record.tasks.values()]
+    told = explain_job(state, record)
+    tasks = [_explanation(state, record, record.tasks[one.task], one) for one in told]
     return ExplainAnswer(job_id=job_id, state=record.state, tasks=tasks)
 
 
@@ -164,7 +166,7 @@ def _device_speeds_sum(state: ClusterState, ledger: Ledger, attempt_id: str) -> 
     return sum(speeds.get(device, 0.0) for worker in workers for device in worker.device_ids)
 
 
-def _explanation(state: ClusterState, record: JobRecord, task: TaskRecord) -> TaskExplanation:
+def _explanation(state: ClusterState, record: JobRecord, task: TaskRecord, told: Explanation) -> TaskExplanation:
     attempt = state.attempts.get(task.attempt_id) if task.attempt_id is not None else None
     split = ""
     if attempt is not None and attempt.progress is not None:
@@ -179,6 +181,10 @@ def _explanation(state: ClusterState, record: JobRecord, task: TaskRecord) -> Ta
         task=task.key.task,
         state=task.state,
         waiting=task.reason or record.reason,
+        constraint=told.constraint.kind if told.constraint is not None else "",
+        constraint_reason=told.constraint.reason if told.constraint is not None else "",
+        starts=told.starts,
+        starts_in_s=told.starts_in_s,
         placement=list(placed),
         split=split,
         history=[*history, *(attempt.notes if attempt is not None else ())],

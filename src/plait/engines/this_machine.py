@@ -115,7 +115,7 @@ def emulated_speed(node: EmulatedNode, *, others_have_quotas: bool) -> float:
 def emulated_node(node: EmulatedNode, address: str, ports: tuple[int, int], *, others_have_quotas: bool) -> Node:
     """Returns the node that an agent registers for a node of the cluster file."""
     speed = emulated_speed(node, others_have_quotas=others_have_quotas)
-    memory_bytes = _memory_of_type(node.accelerator)
+    memory_bytes = node.memory_bytes or _memory_of_type(node.accelerator)
     devices = tuple(
         Device(
             id=f"{node.name}/{index}",

@@ -1,7 +1,7 @@
 """What the nodes can hold, in devices and in workers of a task: all in all, and free now."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plait.hardware.device import Device, Node
@@ -10,12 +10,15 @@ from plait.schedule.placement.greedy import FreeNode
 from plait.schedule.policy import ClusterView, ProjectTerms
 from plait.schedule.state import ClusterState, DeviceTrouble, NodeRecord, TaskRecord
 from plait.schedule.windows import prices
-from plait.spec.job import Task
+from plait.spec.job import PlacementRules, Task
 
 PORTS_PER_WORKER = 2
 
 FEW_NODES = 16
 """Up to so many nodes with room are all shown to placement; of more, those that it would choose."""
+
+
+PLAIN = PlacementRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class Wish:
     memory_bytes: int | None
     above_bytes: int | None
     avoid: tuple[str, ...]
+    rules: PlacementRules = PLAIN
 
     @property
     def takes_any(self) -> bool:
@@ -57,6 +61,7 @@ def wishes_of(state: ClusterState, spec: Task, task: TaskRecord) -> Mapping[str,
             memory_bytes=memory_bytes,
             above_bytes=task.memory_above_bytes,
             avoid=task.avoid_devices,
+            rules=spec.placement,
         )
         wishes.setdefault(accelerator, wish)
     return wishes
@@ -97,6 +102,17 @@ def _kinds(record: NodeRecord) -> Mapping[str, _Kind]:
     return kinds
 
 
+_SHAPE: list[tuple[_Kind, ...]] = [()]
+
+
+def _shape_of(kinds: tuple[_Kind, ...]) -> tuple[_Kind, ...]:
+    """Returns the same object as last time where the devices that work may go to are the same."""
+    last = _SHAPE[0]
+    if len(last) != len(kinds) or any(one is not other for one, other in zip(last, kinds, strict=True)):
+        _SHAPE[0] = kinds
+    return _SHAPE[0]
+
+
 class Capacity:
     """An index over one state, made for one dispatch and kept up to date while that places workers."""
 
@@ -104,6 +120,7 @@ class Capacity:
         self._state = state
         self._held: set[str] = set()
         self._held_on: Counter[tuple[str, str]] = Counter()
+        self._counts_all: dict[str, bool] = {}
         self._going: Counter[str] = Counter()
         self._ports: dict[str, set[int]] = {}
         self._workers_on: Counter[str] = Counter()
@@ -114,6 +131,8 @@ class Capacity:
             if record.takes_work:
                 for name, kind in _kinds(record).items():
                     self._by_type.setdefault(name, []).append((record, kind))
+        self.shape = _shape_of(tuple(kind for places in self._by_type.values() for _, kind in places))
+        """Stands for the devices that work may go to: the same object as long as they are the same."""
         for attempt in state.attempts.values():
             for worker in attempt.workers.values():
                 self._hold(worker.placement)
@@ -128,12 +147,17 @@ class Capacity:
 
     def _counted(self, placement: WorkerPlacement) -> int:
         """Returns how many of the worker's devices count as part of the cluster: those that work may go to."""
+        counts_all = self._counts_all.get(placement.node)
+        if counts_all:
+            return len(placement.device_ids)
         record = self._state.nodes.get(placement.node)
         if record is None or not record.takes_work:
             return 0
         kinds = _kinds(record)
-        if not record.troubles and sum(len(kind.devices) for kind in kinds.values()) == len(record.node.devices):
-            return len(placement.device_ids)
+        if counts_all is None:
+            healthy_devices = sum(len(kind.devices) for kind in kinds.values())
+            self._counts_all[placement.node] = not record.troubles and healthy_devices == len(record.node.devices)
+            return self._counted(placement)
         kind = kinds.get(placement.accelerator_type)
         healthy = {device.id for device in kind.devices} if kind is not None else set()
         return sum(device in healthy for device in placement.device_ids)
@@ -142,6 +166,10 @@ class Capacity:
         """Books a worker that was just placed."""
         self._hold(placement)
         self._slots.clear()
+
+    def free(self, name: str) -> int:
+        """Returns how many healthy devices of the type nobody holds."""
+        return sum(len(kind.devices) - self._held_on[rec.node.id, name] for rec, kind in self._by_type.get(name, []))
 
     def view(self) -> ClusterView:
         """Returns what a policy sees of the cluster."""
@@ -176,9 +204,24 @@ class Capacity:
         """Returns how many workers with this wish all nodes can hold, when idle or on what is free now."""
         known = self._slots.get((wish, free))
         if known is None:
-            known = sum(self._room(record, kind, wish, free=free) for record, kind in self._places(wish))
+            rooms = ((record, self._room(record, kind, wish, free=free)) for record, kind in self._places(wish))
+            known = self._within_rules(rooms, wish.rules) if not wish.rules.is_plain else sum(n for _, n in rooms)
             self._slots[wish, free] = known
         return known
+
+    def _within_rules(self, rooms: Iterable[tuple[NodeRecord, int]], rules: PlacementRules) -> int:
+        """Returns how many workers the nodes hold together as far as a task's rules let them."""
+        racks = self._state.config.racks
+        by_domain: dict[tuple[str, str], int] = {}
+        for record, number in rooms:
+            node, rack = record.node.id, racks.get(record.node.id, record.node.id)
+            whole = {"node": node, "rack": rack, None: ""}[rules.within]
+            part = node if rules.per == "node" else rack
+            by_domain[whole, part] = by_domain.get((whole, part), 0) + number
+        wholes: dict[str, int] = {}
+        for (whole, _), number in by_domain.items():
+            wholes[whole] = wholes.get(whole, 0) + min(number, rules.at_most or number)
+        return max(wholes.values(), default=0)
 
     def _places(self, wish: Wish) -> list[tuple[NodeRecord, _Kind]]:
         return self._by_type.get(wish.accelerator, [])
@@ -218,7 +261,7 @@ class Capacity:
         rooms = {name: self._rooms(wish) for name, wish in wishes.items()}
         candidates = {record.node.id for some in rooms.values() for _, record, _ in some}
         chosen = candidates
-        if len(candidates) > FEW_NODES:
+        if len(candidates) > FEW_NODES and all(wish.rules.is_plain for wish in wishes.values()):
             seen = Counter(record.node.id for some in rooms.values() for _, record, _ in some)
             chosen = {node for node, number in seen.items() if number > 1 or node in used}
             for name, some in rooms.items():
@@ -250,7 +293,9 @@ class Capacity:
         taken = offered.setdefault(record.node.address, set(self._ports.get(record.node.address, ())))
         ports = tuple(_free_ports(record, taken, len(devices)))
         taken.update(ports, (port + 1 for port in ports))
-        return FreeNode(node=record.node, devices=tuple(devices), ports=ports, local_ranks=used.get(name, frozenset()))
+        rack = self._state.config.racks.get(name, name)
+        ranks = used.get(name, frozenset())
+        return FreeNode(node=record.node, devices=tuple(devices), ports=ports, local_ranks=ranks, rack=rack)
 
 
 def _shortlist(rooms: Sequence[tuple[int, NodeRecord, _Kind]], left: int) -> set[str]:

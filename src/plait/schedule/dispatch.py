@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from plait.schedule.attempts import stop
 from plait.schedule.capacity import Capacity, Wish, room_for, wishes_of
-from plait.schedule.domain import Decision
+from plait.schedule.domain import Allocation, Decision, TaskKey
 from plait.schedule.draft import Draft
+from plait.schedule.gates import Terms, gate_of, is_dear, obey
 from plait.schedule.knowledge import NOTHING_KNOWN, Knowledge, Known
 from plait.schedule.moves import evacuate, resize, start, trim
 from plait.schedule.phrases import of_workers
 from plait.schedule.policy import Policy, TaskView, decide_with
-from plait.schedule.state import AttemptRecord, ClusterState, TaskRecord
-from plait.schedule.windows import closed_reason
+from plait.schedule.state import AttemptRecord, ClusterState, JobRecord, TaskRecord
 from plait.spec.job import Task
 from plait.words import did_you_mean
 
@@ -31,7 +31,10 @@ def dispatch(draft: Draft, policy: Policy, knowledge: Knowledge | None = None) -
     evacuate(draft)
     trim(draft)
     capacity = Capacity(draft.state)
-    candidates = {c.view.key: c for c in _candidates(draft, capacity, knowledge)}
+    if obey(draft, capacity, _known_of_attempts(draft.state, knowledge)):
+        capacity = Capacity(draft.state)
+    terms = Terms(draft.state, capacity)
+    candidates = {c.view.key: c for c in _candidates(draft, capacity, terms, knowledge)}
     if not candidates:
         return
     decided = set()
@@ -41,9 +44,9 @@ def dispatch(draft: Draft, policy: Policy, knowledge: Knowledge | None = None) -
             continue
         decided.add(decision.task)
         if candidate.view.state == "waiting":
-            _decide_waiting(draft, capacity, candidate, decision)
+            _decide_waiting(draft, capacity, terms, candidate, decision)
         else:
-            _decide_running(draft, capacity, candidate, decision)
+            _decide_running(draft, capacity, terms, candidate, decision)
 
 
 def _ask(draft: Draft, policy: Policy, capacity: Capacity, views: Sequence[TaskView]) -> Sequence[Decision]:
@@ -66,7 +69,19 @@ def _round_start(state: ClusterState) -> float:
     return state.now_s - late_s
 
 
-def _candidates(draft: Draft, capacity: Capacity, knowledge: Knowledge | None) -> list[_Candidate]:
+def _known_of_attempts(state: ClusterState, knowledge: Knowledge | None) -> Mapping[str, Known]:
+    """Returns what is known of the attempts whose task has a highest price: what a stop would cost."""
+    if knowledge is None or not (state.config.windows or state.prices_per_hour):
+        return {}
+    priced = (
+        attempt
+        for attempt in state.attempts.values()
+        if state.jobs[attempt.task.job_id].job.task(attempt.task.task).max_price_per_hour is not None
+    )
+    return {attempt.id: knowledge.of(state, attempt.task) for attempt in priced}
+
+
+def _candidates(draft: Draft, capacity: Capacity, terms: Terms, knowledge: Knowledge | None) -> list[_Candidate]:
     found = []
     for job_id in draft.state.open_jobs:
         job = draft.state.jobs[job_id]
@@ -74,20 +89,80 @@ def _candidates(draft: Draft, capacity: Capacity, knowledge: Knowledge | None) -
             task = job.tasks[spec.name]
             if task.state not in ("waiting", "starting", "running"):
                 continue
+            known = knowledge.of(draft.state, task.key) if knowledge is not None else NOTHING_KNOWN
+            seen = _seen(draft.state, capacity, task, known)
+            if seen is not None:
+                found.append(seen)
+                continue
             wishes = wishes_of(draft.state, spec, task)
             if task.state == "waiting" and not _is_possible(draft, capacity, spec, task, wishes):
                 continue
-            known = knowledge.of(draft.state, task.key) if knowledge is not None else NOTHING_KNOWN
-            found.append(_candidate(draft.state, capacity, spec, draft.task(task.key), wishes=wishes, known=known))
+            task = draft.task(task.key)
+            fresh = _candidate(draft.state, capacity, terms, spec, task, wishes=wishes, known=known)
+            _keep_in_sight(draft.state, capacity, task, fresh)
+            found.append(fresh)
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What was made of a gang that can only run on, and all that it was made of but time and knowledge."""
+
+    attempt: AttemptRecord
+    task: TaskRecord
+    shape: object
+    candidate: _Candidate
+    begun_s: float
+
+
+_SEEN: dict[TaskKey, _Seen] = {}
+_MOST_SEEN = 200_000
+
+
+def _seen(state: ClusterState, capacity: Capacity, task: TaskRecord, known: Known) -> _Candidate | None:
+    """Returns the candidate of last time, brought up to date: most gangs run on from one look to the next."""
+    seen = _SEEN.get(task.key)
+    if seen is None or seen.task is not task or seen.shape is not capacity.shape:
+        return None
+    if state.attempts.get(seen.attempt.id) is not seen.attempt:
+        return None
+    view = replace(
+        seen.candidate.view,
+        attained_service_s=task.service_s + len(seen.attempt.workers) * state.now_s - seen.begun_s,
+        runtime_s=_runtime_s(state, task),
+        rates=known.rates,
+        remaining_work=known.remaining_work,
+        done_work=known.done_work,
+        restart_cost_s=known.restart_cost_s,
+        weight=known.weight,
+        deadline_at_s=_deadline(state.jobs[task.key.job_id], known),
+    )
+    return _Candidate(view=view, wishes=seen.candidate.wishes, closed=None)
+
+
+def _keep_in_sight(state: ClusterState, capacity: Capacity, task: TaskRecord, candidate: _Candidate) -> None:
+    attempt = state.attempts.get(task.attempt_id or "")
+    if attempt is None or attempt.is_elastic or not candidate.view.resources.any_of:
+        return
+    if len(_SEEN) >= _MOST_SEEN:
+        _SEEN.clear()
+    begun_s = sum(worker.started_at_s for worker in attempt.workers.values())
+    _SEEN[task.key] = _Seen(attempt=attempt, task=task, shape=capacity.shape, candidate=candidate, begun_s=begun_s)
+
+
 def _candidate(
-    state: ClusterState, capacity: Capacity, spec: Task, task: TaskRecord, *, wishes: Mapping[str, Wish], known: Known
+    state: ClusterState,
+    capacity: Capacity,
+    terms: Terms,
+    spec: Task,
+    task: TaskRecord,
+    *,
+    wishes: Mapping[str, Wish],
+    known: Known,
 ) -> _Candidate:
     job = state.jobs[task.key.job_id]
     attempt = state.attempts[task.attempt_id] if task.attempt_id is not None else None
-    closed = closed_reason(state, spec.run_during) if attempt is None else None
+    gate = gate_of(terms, job, spec, task, wishes) if attempt is None else None
     may_change = attempt is None or (attempt.can_resize and state.now_s >= attempt.grow_after_s)
     slots = {name: capacity.slots(wish, free=False) for name, wish in wishes.items()}
     view = TaskView(
@@ -100,12 +175,14 @@ def _candidate(
         resources=spec.resources,
         allocation=attempt.allocation() if attempt is not None else None,
         attained_service_s=service_s(state, task),
-        window_open=closed is None,
+        window_open=gate is None,
         speeds={name: capacity.speed(wish) for name, wish in wishes.items() if slots[name]},
         elastic=attempt is not None and attempt.can_resize,
         ready_at_s=task.ready_at_s,
         slots=slots,
-        free_slots={name: capacity.slots(wish, free=True) if may_change else 0 for name, wish in wishes.items()},
+        free_slots={
+            name: _room(capacity, terms, job, spec, wish) if may_change else 0 for name, wish in wishes.items()
+        },
         restarts=sum(summary.outcome != "succeeded" for summary in task.history),
         runtime_s=_runtime_s(state, task),
         rates=known.rates,
@@ -113,10 +190,23 @@ def _candidate(
         done_work=known.done_work,
         restart_cost_s=known.restart_cost_s,
         weight=known.weight,
-        deadline_at_s=known.deadline_at_s,
+        deadline_at_s=_deadline(job, known),
         num_nodes=len({w.placement.node for w in attempt.active()}) if attempt is not None else 0,
     )
-    return _Candidate(view=view, wishes=wishes, closed=closed)
+    return _Candidate(view=view, wishes=wishes, closed=gate.reason if gate is not None else None)
+
+
+def _room(capacity: Capacity, terms: Terms, job: JobRecord, spec: Task, wish: Wish) -> int:
+    """Returns how many workers of the task could be added now on this type."""
+    if is_dear(terms.state, spec, wish.accelerator):
+        return 0
+    return terms.room(job.job.project, spec, wish, capacity.slots(wish, free=True))
+
+
+def _deadline(job: JobRecord, known: Known) -> float | None:
+    if known.deadline_at_s is not None or job.job.deadline_s is None:
+        return known.deadline_at_s
+    return job.submitted_at_s + job.job.deadline_s
 
 
 def service_s(state: ClusterState, task: TaskRecord) -> float:
@@ -164,7 +254,7 @@ def _describe(wish: Wish) -> str:
     return f"{f'{wish.count} x ' if wish.count > 1 else ''}{wish.accelerator}{size}{more}"
 
 
-def _decide_waiting(draft: Draft, capacity: Capacity, candidate: _Candidate, decision: Decision) -> None:
+def _decide_waiting(draft: Draft, capacity: Capacity, terms: Terms, candidate: _Candidate, decision: Decision) -> None:
     task = draft.task(decision.task)
     reason = decision.reason
     if candidate.closed is not None:
@@ -176,13 +266,34 @@ def _decide_waiting(draft: Draft, capacity: Capacity, candidate: _Candidate, dec
             f"nodes are joining; starts with {of_workers(decision.allocation.num_workers)} unless there are more soon"
         )
     elif decision.allocation is not None:
-        refusal = _refusal(candidate, decision) or start(
+        refusal = _refusal(candidate, decision) or _beyond_terms(draft, capacity, terms, candidate, decision.allocation)
+        refusal = refusal or start(
             draft, capacity, task, allocation=decision.allocation, wishes=candidate.wishes, reason=reason
         )
         if refusal is None:
+            if terms.is_needed:
+                attempt = draft.state.attempts[draft.task(task.key).attempt_id or ""]
+                terms.take(candidate.view.project, (w.placement for w in attempt.workers.values()))
             return
         reason = refusal
     draft.put_task(replace(task, reason=reason))
+
+
+def _beyond_terms(
+    draft: Draft, capacity: Capacity, terms: Terms, candidate: _Candidate, allocation: Allocation
+) -> str | None:
+    """Returns why the allocation breaks a limit or a reservation, with what started just now; or None."""
+    if not terms.is_needed:
+        return None
+    job = draft.state.jobs[candidate.view.key.job_id]
+    spec = job.job.task(candidate.view.key.task)
+    for name, number in allocation.counts:
+        wish = candidate.wishes[name]
+        if number > terms.room(job.job.project, spec, wish, capacity.slots(wish, free=True)):
+            task = draft.task(candidate.view.key)
+            gate = gate_of(terms, job, spec, task, candidate.wishes)
+            return gate.reason if gate is not None else f"others of its project took the {name} that it may hold"
+    return None
 
 
 def _may_get_more(state: ClusterState, task: TaskRecord, num_workers: int) -> bool:
@@ -209,14 +320,18 @@ def _refusal(candidate: _Candidate, decision: Decision) -> str | None:
     return None
 
 
-def _decide_running(draft: Draft, capacity: Capacity, candidate: _Candidate, decision: Decision) -> None:
+def _decide_running(draft: Draft, capacity: Capacity, terms: Terms, candidate: _Candidate, decision: Decision) -> None:
     attempt = draft.state.attempts.get(draft.task(decision.task).attempt_id or "")
     if attempt is None or attempt.phase == "stopping" or attempt.num_finished > 0:
         return
     if decision.allocation is None:
         stop(draft, attempt.id, "requeue", f"pre-empted: {decision.reason}")
         return
+    if decision.allocation == candidate.view.allocation:
+        return
     if _same(attempt, decision) or _refusal(candidate, decision) is not None:
+        return
+    if _grows_beyond(draft, capacity, terms, candidate, decision.allocation):
         return
     types = {name for name, number in decision.allocation.counts if number > 0}
     keeps_type = candidate.view.resources.mix or types == {name for name, _ in attempt.allocation().counts}
@@ -229,8 +344,24 @@ def _decide_running(draft: Draft, capacity: Capacity, candidate: _Candidate, dec
             wishes=candidate.wishes,
             reason=decision.reason,
         )
+        terms.recount(draft.state)
     else:
         stop(draft, attempt.id, "requeue", f"to start anew with another allocation: {decision.reason}")
+
+
+def _grows_beyond(
+    draft: Draft, capacity: Capacity, terms: Terms, candidate: _Candidate, allocation: Allocation
+) -> bool:
+    """Says whether the gang would take more than limits and reservations leave, with what started just now."""
+    if not terms.is_needed or candidate.view.allocation is None:
+        return False
+    job = draft.state.jobs[candidate.view.key.job_id]
+    spec, have = job.job.task(candidate.view.key.task), dict(candidate.view.allocation.counts)
+    return any(
+        number > have.get(name, 0)
+        and number - have.get(name, 0) > _room(capacity, terms, job, spec, candidate.wishes[name])
+        for name, number in allocation.counts
+    )
 
 
 def _same(attempt: AttemptRecord, decision: Decision) -> bool:

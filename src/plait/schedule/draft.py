@@ -23,6 +23,13 @@ class Draft:
         self._own: dict[str, dict[str, object]] = {}
         self.cause = cause
         self.commands: list[Command] = []
+        self._touched: set[str] = set()
+
+    def take_touched(self) -> list[JobRecord]:
+        """Returns the jobs that changed since the last call, in the order of their submission."""
+        jobs = [self._state.jobs[job_id] for job_id in self._touched if job_id in self._state.jobs]
+        self._touched.clear()
+        return sorted(jobs, key=lambda job: (job.submitted_at_s, job.number, job.id))
 
     @property
     def state(self) -> ClusterState:
@@ -49,6 +56,7 @@ class Draft:
     def put_job(self, job: JobRecord) -> None:
         """Adds or replaces a job."""
         self._touch("jobs", self._state.jobs)[job.id] = job
+        self._touched.add(job.id)
 
     def put_task(self, task: TaskRecord) -> None:
         """Replaces a task of a known job."""
@@ -63,10 +71,12 @@ class Draft:
     def put_attempt(self, attempt: AttemptRecord) -> None:
         """Adds or replaces an attempt."""
         self._touch("attempts", self._state.attempts)[attempt.id] = attempt
+        self._touched.add(attempt.task.job_id)
 
     def drop_attempt(self, attempt_id: str) -> None:
         """Forgets an attempt that holds nothing any more."""
-        del self._touch("attempts", self._state.attempts)[attempt_id]
+        attempt = self._touch("attempts", self._state.attempts).pop(attempt_id)
+        self._touched.add(attempt.task.job_id)
 
     def task(self, key: TaskKey) -> TaskRecord:
         """Returns the record of a known task."""

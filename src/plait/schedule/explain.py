@@ -2,14 +2,23 @@
 
 from dataclasses import dataclass
 
+from plait.schedule.constraints import Constraint, binding
+from plait.schedule.gates import left_s_of
+from plait.schedule.knowledge import Knowledge
 from plait.schedule.phrases import of_workers
+from plait.schedule.policy import Policy
+from plait.schedule.rehearsal import Forecast, forecast
 from plait.schedule.state import ENDED, AttemptSummary, ClusterState, JobRecord, TaskRecord
 from plait.words import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Reasons of one task. ``waiting`` and ``split`` are empty where there is nothing to say."""
+    """Reasons of one task.
+
+    ``waiting``, ``starts`` and ``split`` are empty where there is nothing to say. ``constraint`` is None for tasks that
+    do not wait; ``starts_in_s`` is None where no start is expected or known.
+    """
 
     task: str
     state: str
@@ -17,20 +26,56 @@ class Explanation:
     placement: tuple[str, ...]
     split: str
     history: tuple[str, ...]
+    constraint: Constraint | None = None
+    starts_in_s: float | None = None
+    starts: str = ""
 
 
-def explain(state: ClusterState, job_id: str) -> tuple[str, ...]:
+def explain(
+    state: ClusterState, job_id: str, policy: Policy | None = None, knowledge: Knowledge | None = None
+) -> tuple[str, ...]:
     """Returns everything that is known about why the job is as it is, a line each."""
     job = state.jobs.get(job_id)
     if job is None:
         return (f"there is no job {job_id!r}{did_you_mean(job_id, state.jobs)}",)
     lines = [f"{job.id} is {job.state}" + (f": {job.reason}" if job.reason else "")]
-    for task in job.tasks.values():
-        lines.extend(_lines(explain_task(state, job, task)))
+    for told in explain_job(state, job, policy, knowledge):
+        lines.extend(_lines(told))
     return tuple(lines)
 
 
-def explain_task(state: ClusterState, job: JobRecord, task: TaskRecord) -> Explanation:
+def explain_job(
+    state: ClusterState,
+    job: JobRecord,
+    policy: Policy | None = None,
+    knowledge: Knowledge | None = None,
+    expected: Forecast | None = None,
+) -> tuple[Explanation, ...]:
+    """Returns the reasons of all tasks of the job.
+
+    Args:
+        state: The cluster as it is.
+        job: One of its jobs.
+        policy: Who decides; None takes the one that the cluster's file names.
+        knowledge: What is known of tasks beyond their files.
+        expected: The forecast of this state, where it has been made.
+    """
+    waits = any(task.state in ("waiting", "blocked") for task in job.tasks.values())
+    if waits and expected is None:
+        expected = forecast(state, policy, knowledge)
+    return tuple(
+        explain_task(state, job, task, expected, binding(state, task.key, policy, knowledge))
+        for task in job.tasks.values()
+    )
+
+
+def explain_task(
+    state: ClusterState,
+    job: JobRecord,
+    task: TaskRecord,
+    expected: Forecast | None = None,
+    constraint: Constraint | None = None,
+) -> Explanation:
     """Returns the reasons of one task of the job."""
     attempt = state.attempts.get(task.attempt_id or "")
     placement = attempt.reasons if attempt is not None else task.history[-1].placed if task.history else ()
@@ -54,16 +99,53 @@ def explain_task(state: ClusterState, job: JobRecord, task: TaskRecord) -> Expla
         placement=placement,
         split=split,
         history=tuple(history),
+        constraint=constraint,
+        starts_in_s=_starts_in_s(state, task, expected) if constraint is not None else None,
+        starts=_starts(state, task, expected) if constraint is not None else "",
     )
+
+
+def _starts_in_s(state: ClusterState, task: TaskRecord, expected: Forecast | None) -> float | None:
+    at_s = expected.starts_at_s.get(task.key) if expected is not None else None
+    return None if at_s is None else max(0.0, at_s - state.now_s)
+
+
+def _starts(state: ClusterState, task: TaskRecord, expected: Forecast | None) -> str:
+    """Says when the task will probably start, if all goes as expected."""
+    in_s = _starts_in_s(state, task, expected)
+    if in_s is not None:
+        return f"expected to start in {_span(in_s)}, if all goes on as it is"
+    if expected is not None and expected.is_cut:
+        return f"not expected to start within {_span(expected.until_s - state.now_s)}; further was not looked"
+    open_ends = [attempt.id for attempt in state.attempts.values() if not left_s_of(state, attempt)]
+    if open_ends and not task.is_impossible:
+        more = f" and {len(open_ends) - 3} others" if len(open_ends) > 3 else ""
+        return f"not known: nobody knows when {', '.join(open_ends[:3])}{more} will be done"
+    return "not expected to start as things are"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _lines(told: Explanation) -> list[str]:
     lines = [f"task {told.task} is {told.state}" + (f": {told.waiting}" if told.waiting else "")]
+    if told.constraint is not None:
+        lines.append(f"  waits for: {constraint_told(told.constraint)}")
+        lines.append(f"  when: {told.starts}")
     lines.extend(f"  placed: {reason}" for reason in told.placement)
     if told.split:
         lines.append(f"  split: {told.split}")
     lines.extend(f"  before: {line}" for line in told.history)
     return lines
+
+
+def constraint_told(constraint: Constraint) -> str:
+    """Returns a constraint as one line."""
+    also = f" (so would it without: {', '.join(constraint.also)})" if constraint.also else ""
+    return f"{constraint.kind}: {constraint.reason}{also}"
 
 
 def _past(summary: AttemptSummary) -> list[str]:
@@ -108,9 +190,5 @@ def _holders(state: ClusterState, job: JobRecord, task: TaskRecord) -> list[str]
 
 
 def _when(state: ClusterState, attempt_id: str) -> str:
-    attempt = state.attempts[attempt_id]
-    progress, batching = attempt.progress, state.jobs[attempt.task.job_id].job.batching
-    if progress is None or batching is None or progress.total_steps is None or progress.samples_per_s <= 0:
-        return ", end not known"
-    left_s = (progress.total_steps - progress.step) * batching.global_batch_size / progress.samples_per_s
-    return f", done in about {max(0.0, left_s - (state.now_s - progress.at_s)):.0f} s"
+    left = left_s_of(state, state.attempts[attempt_id])
+    return f", done in about {left[0]:.0f} s" if left else ", end not known"

@@ -52,16 +52,23 @@ def resized(draft: Draft, event: ResizeRequested) -> None:
 
 
 def settle(draft: Draft) -> None:
-    """Moves the open jobs on as far as they can go by themselves: ends what is doomed, unblocks what is ready."""
-    for job_id in draft.state.open_jobs:
-        if draft.state.jobs[job_id].fate is not None:
-            _end_tasks(draft, job_id)
+    """Moves jobs on as far as they can go by themselves: ends what is doomed, unblocks what is ready.
+
+    Only jobs that changed are looked at: what one job's tasks do depends on no other job.
+    """
+    ended = set()
+    for record in draft.take_touched():
+        if record.state in ENDED:
+            continue
+        if record.fate is not None:
+            _end_tasks(draft, record.id)
         else:
-            _unblock(draft, job_id)
-        _conclude(draft, job_id)
-    still_open = tuple(i for i in draft.state.open_jobs if draft.state.jobs[i].state not in ENDED)
-    if still_open != draft.state.open_jobs:
-        draft.set_state(replace(draft.state, open_jobs=still_open))
+            _unblock(draft, record.id)
+        _conclude(draft, record.id)
+        if draft.state.jobs[record.id].state in ENDED:
+            ended.add(record.id)
+    if ended:
+        draft.set_state(replace(draft.state, open_jobs=tuple(i for i in draft.state.open_jobs if i not in ended)))
 
 
 def _end_tasks(draft: Draft, job_id: str) -> None:

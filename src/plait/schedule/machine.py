@@ -181,4 +181,11 @@ def _configure(draft: Draft, cluster: Cluster) -> None:
 
 
 def _config(config: MachineConfig, cluster: Cluster) -> MachineConfig:
-    return replace(config, policy=cluster.policy, windows=cluster.price_windows, projects=cluster.projects)
+    return replace(
+        config,
+        policy=cluster.policy,
+        windows=cluster.price_windows,
+        projects=cluster.projects,
+        reservations=cluster.reservations,
+        racks={node: rack for rack, nodes in cluster.racks for node in nodes},
+    )

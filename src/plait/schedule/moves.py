@@ -170,6 +170,7 @@ def _place(
         candidates=candidates,
         next_worker=attempt.next_worker if attempt is not None else 0,
         partial=attempt is not None,
+        rules=next(iter(wishes.values())).rules if wishes else None,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from plait.hardware.device import Device, DeviceState, Node
 from plait.schedule.domain import Allocation, JobState, TaskKey, TaskState, WorkerPlacement, WorkerState
-from plait.spec.cluster import PolicyChoice, PriceWindow, Project
+from plait.spec.cluster import PolicyChoice, PriceWindow, Project, Reservation
 from plait.spec.job import FailureCause, Job, WorkerRange
 
 AttemptPhase = Literal["starting", "running", "stopping"]
@@ -25,12 +25,14 @@ class MachineConfig:
 
     ``backoff_base_s`` doubles with each restart up to ``backoff_max_s``; ``grace_s`` is the time between SIGTERM and
     SIGKILL of a worker that has to stop. For ``settle_s`` after a node joined, a task that would start with fewer
-    workers than it may have waits for the nodes that join right behind.
+    workers than it may have waits for the nodes that join right behind. ``racks`` gives the rack of each node.
     """
 
     policy: PolicyChoice = field(default_factory=PolicyChoice)
     windows: tuple[PriceWindow, ...] = ()
     projects: tuple[Project, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    racks: Mapping[str, str] = field(default_factory=dict)
     backoff_base_s: float = 1.0
     backoff_max_s: float = 60.0
     grace_s: float = 10.0

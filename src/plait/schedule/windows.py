@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 
 from plait.schedule.state import ClusterState
-from plait.spec.cluster import PriceWindow
+from plait.spec.cluster import PriceWindow, Reservation
 from plait.words import did_you_mean
 
 DAY_S = 86400
 
 
-def is_open(window: PriceWindow, day_s: float) -> bool:
-    """Says whether the window holds at ``day_s`` seconds after midnight; one that ends where it starts always does."""
+def is_open(window: PriceWindow | Reservation, day_s: float) -> bool:
+    """Says whether the window or reservation holds at ``day_s`` seconds after midnight.
+
+    One that ends where it starts always does.
+    """
     if window.from_s < window.to_s:
         return window.from_s <= day_s < window.to_s
     return day_s >= window.from_s or day_s < window.to_s
@@ -48,3 +51,12 @@ def prices(state: ClusterState) -> Mapping[str, float]:
         if day_s is not None and is_open(window, day_s):
             current.update(window.price_per_hour)
     return {**current, **state.prices_per_hour}
+
+
+def price_at(state: ClusterState, name: str, day_s: float) -> float | None:
+    """Returns what the windows say that a device of the type costs at this time of day; None where none says it."""
+    found = None
+    for window in state.config.windows:
+        if is_open(window, day_s):
+            found = dict(window.price_per_hour).get(name, found)
+    return found

@@ -9,7 +9,8 @@ class EmulatedNode:
     """A node that the local engine makes on this machine.
 
     ``cpu_quota`` is in cores; ``uplink_bytes_per_s`` shapes what the node sends, ``downlink_bytes_per_s`` what it
-    receives; ``None`` leaves a rate open. ``slots`` devices of the type share the quota evenly.
+    receives; ``None`` leaves a rate open. ``slots`` devices of the type share the quota evenly. ``memory_bytes`` is
+    that of each device; None: the smallest that its type is sold with.
     """
 
     name: str
@@ -18,6 +19,7 @@ class EmulatedNode:
     cpu_quota: float | None = None
     uplink_bytes_per_s: float | None = None
     downlink_bytes_per_s: float | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +57,30 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Devices that only one project may hold from ``from_s`` to ``to_s`` seconds after midnight (may wrap), daily."""
+
+    name: str
+    project: str
+    from_s: int
+    to_s: int
+    devices: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The administrator's file: engine, policy, prices, store, and the nodes that are emulated if any."""
+    """The administrator's file: engine, policy, prices, store, and the nodes that are emulated if any.
+
+    ``racks`` lists the nodes of each rack; a node that is in none is a rack of its own.
+    """
 
     engine: Literal["local", "slurm", "ray", "kubernetes"] = "local"
     nodes: tuple[EmulatedNode, ...] = ()
     policy: PolicyChoice = field(default_factory=PolicyChoice)
     price_windows: tuple[PriceWindow, ...] = ()
     projects: tuple[Project, ...] = ()
+    racks: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    reservations: tuple[Reservation, ...] = ()
     store: str = "sqlite:///plait-state.db"
     listen: str = "127.0.0.1:9400"
     sample_interval_s: float = 5.0

@@ -41,6 +41,8 @@ def check_cluster(root: At, report: Report) -> None:
     _policy(root, report)
     _windows(items(root, "price_windows"), report)
     _projects(items(root, "projects"), report)
+    _racks(root, report)
+    tell_repeats(named(items(root, "reservations"), "name"), "the reservation name", report)
 
 
 def _nodes(root: At, report: Report) -> None:
@@ -48,6 +50,18 @@ def _nodes(root: At, report: Report) -> None:
     engine, nodes = text(root, "engine"), find(root, "nodes")
     if nodes is not None and nodes.items() and engine in {"slurm", "ray", "kubernetes"}:
         report.add(nodes.place, nodes.path, f"only engine local emulates nodes; the engine is {engine}")
+
+
+def _racks(root: At, report: Report) -> None:
+    racks = find(root, "racks")
+    seen: dict[str, str] = {}
+    for entry, at in racks.entries() if racks is not None else ():
+        for item in at.items():
+            node = item.text()
+            if node is not None and node in seen:
+                report.add(item.place, item.path, f"node {shown(node)} is in rack {shown(seen[node])} already")
+            elif node is not None:
+                seen[node] = entry.key
 
 
 def _projects(projects: Sequence[At], report: Report) -> None:

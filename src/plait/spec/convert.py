@@ -3,6 +3,7 @@
 from plait.spec import cluster as c
 from plait.spec import document as d
 from plait.spec import job as j
+from plait.spec import scenario as s
 
 
 def to_job(document: d.JobDocument) -> j.Job:
@@ -12,6 +13,7 @@ def to_job(document: d.JobDocument) -> j.Job:
         tasks=tuple(_task(task) for task in document.tasks),
         project=document.project,
         priority=document.priority,
+        deadline_s=document.deadline,
         precision=_precision(document.precision),
         communication=_communication(document.communication),
         batching=_batching(document.batching) if document.batching is not None else None,
@@ -46,6 +48,13 @@ def to_cluster(document: d.ClusterDocument) -> c.Cluster:
             )
             for project in document.projects
         ),
+        racks=tuple((rack, tuple(nodes)) for rack, nodes in document.racks.items()),
+        reservations=tuple(
+            c.Reservation(
+                name=one.name, project=one.project, from_s=one.from_, to_s=one.to, devices=tuple(one.devices.items())
+            )
+            for one in document.reservations
+        ),
         store=document.store,
         listen=document.monitor.listen,
         sample_interval_s=document.monitor.sample_interval,
@@ -67,6 +76,14 @@ def _task(task: d.Task) -> j.Task:
             mix=task.resources.mix,
         ),
         run_during=task.run_during,
+        placement=j.PlacementRules(
+            within=task.placement.within,
+            at_most=task.placement.at_most,
+            per=task.placement.per,
+            strategy=task.placement.strategy,
+        ),
+        expected_runtime_s=task.expected_runtime,
+        max_price_per_hour=task.max_price_per_hour,
         environment=tuple(task.env.items()),
         working_directory=task.working_directory,
     )
@@ -143,4 +160,35 @@ def _node(node: d.EmulatedNode) -> c.EmulatedNode:
         cpu_quota=node.cpu_quota,
         uplink_bytes_per_s=node.link.up,
         downlink_bytes_per_s=node.link.down,
+        memory_bytes=node.memory,
     )
+
+
+def to_scenario(document: d.ScenarioDocument) -> s.Scenario:
+    """Returns the scenario that a faultless file describes."""
+    return s.Scenario(
+        name=document.name,
+        cluster=to_cluster(document.cluster),
+        time_s=document.time,
+        jobs=tuple(
+            s.ScenarioJob(
+                job=to_job(job),
+                ago_s=job.ago,
+                elastic=frozenset(task.name for task in job.tasks if task.elastic),
+            )
+            for job in document.jobs
+        ),
+        happenings=tuple(_happening(one) for one in document.events),
+        expect=tuple(
+            s.Expectation(job=one.job, task=one.task, constraint=one.constraint, starts_in_s=one.starts_in)
+            for one in document.expect
+        ),
+    )
+
+
+def _happening(one: d.ScenarioEvent) -> s.Happening:
+    for what in ("drain", "resume", "lose", "finish", "fail", "cancel"):
+        about = getattr(one, what)
+        if about is not None:
+            return s.Happening(what=what, about=about, ago_s=one.ago)
+    return s.Happening(what="price", prices=tuple(one.price.items()), ago_s=one.ago)

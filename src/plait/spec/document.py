@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from plait.spec import fields as f
 from plait.spec.job import Precision
+from plait.spec.scenario import ConstraintKind
 
 ReducePrecision = Literal["fp64", "fp32", "bf16", "fp16"]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -49,6 +50,19 @@ class Resources(Document):
     """Whether one task may span several kinds; with ``false`` all its workers get one kind."""
 
 
+class Placement(Document):
+    """Where the workers of a task may be, relative to each other."""
+
+    within: Literal["node", "rack"] | None = None
+    """All workers are on one node, or on the nodes of one rack; anywhere where left out."""
+    at_most: Count | None = None
+    """Most workers in one fault domain, so that its loss costs no more."""
+    per: Literal["node", "rack"] = "node"
+    """The fault domain that ``at_most`` counts and ``spread`` fills evenly."""
+    strategy: Literal["pack", "spread"] = "pack"
+    """Whether as few nodes as possible are used, or workers are spread over the fault domains."""
+
+
 class Task(Document):
     """One step of a job."""
 
@@ -64,6 +78,12 @@ class Task(Document):
     """Devices that it may use."""
     run_during: f.Name | None = None
     """A window of the cluster's ``price_windows``; the task starts only within it."""
+    placement: Placement = Field(default_factory=Placement)
+    """Where its workers may be, relative to each other."""
+    expected_runtime: f.Duration | None = None
+    """How long it will probably run, for forecasts and reservations; nothing is stopped when it is over."""
+    max_price_per_hour: Annotated[float, Field(gt=0)] | None = None
+    """Most that one device may cost; the task waits, shrinks or stops while all that it could use cost more."""
     env: dict[f.EnvironmentName, f.Text] = Field(default_factory=dict)
     """Environment variables of every worker."""
     working_directory: f.FilePath | None = None
@@ -220,6 +240,8 @@ class JobDocument(Document):
     """The unit that fairness is counted in."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     """Jobs of a higher priority go first."""
+    deadline: f.Duration | None = None
+    """When it should be done, counted from its submission; for policies that weigh deadlines."""
     tasks: Annotated[list[Task], Field(min_length=1)]
     """Steps of the job; one task is the common case."""
     precision: PrecisionPlan = Field(default_factory=PrecisionPlan)
@@ -278,6 +300,8 @@ class EmulatedNode(Document):
     """Type that its devices play."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
     """How many devices it has; they share its cores evenly."""
+    memory: f.Size | None = None
+    """Memory of each device; the smallest that its type is sold with where left out."""
     cpu_quota: f.Cores | None = None
     """CPU cores that the node may use, such as 0.5; all where left out."""
     link: Link = Field(default_factory=Link)
@@ -306,6 +330,21 @@ class Project(Document):
     """The most devices that it may hold, by accelerator type; types left out are not limited."""
 
 
+class Reservation(Document):
+    """Devices kept for one project, every day."""
+
+    name: f.Name
+    """Name of the reservation."""
+    project: f.Name
+    """Project whose jobs may use the devices meanwhile."""
+    from_: Annotated[f.TimeOfDay, Field(alias="from")]
+    """Start, in quotes."""
+    to: f.TimeOfDay
+    """End, in quotes; before ``from`` where it goes over midnight."""
+    devices: Annotated[dict[f.Accelerator, Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    """Devices that are kept, by accelerator type."""
+
+
 class ClusterDocument(Document):
     """A cluster: where devices come from, who decides, what they cost."""
 
@@ -321,7 +360,93 @@ class ClusterDocument(Document):
     """Parts of the day with their prices; they do not overlap."""
     projects: list[Project] = Field(default_factory=list)
     """Weights, quotas and limits of projects; those left out have weight 1, no quota and no limit."""
+    racks: dict[f.Name, Annotated[list[f.NodeName], Field(min_length=1)]] = Field(default_factory=dict)
+    """Nodes by rack; a node that is in none is a rack of its own."""
+    reservations: list[Reservation] = Field(default_factory=list)
+    """Devices kept for projects at times of the day."""
     store: f.StoreUrl = "sqlite:///plait-state.db"
     """Where the controller keeps its state."""
     monitor: Monitor = Field(default_factory=Monitor)
     """Figures of the running cluster."""
+
+
+class ScenarioTask(Task):
+    """A task of a scenario: as in a job file, but nothing is run, so that it needs no command."""
+
+    command: f.Command = Field(default_factory=lambda: ["true"])
+    """Program and arguments; of no meaning here."""
+    elastic: bool = False
+    """Whether its workers regroup by themselves, so that it can be resized while it runs."""
+
+
+class ScenarioJob(JobDocument):
+    """A job of a scenario: as in a job file, with the time of its submission."""
+
+    api_version: Annotated[Literal["v1"], Field(alias="apiVersion")] = "v1"
+    """Version of this format."""
+    ago: f.Duration | None = None
+    """How long before ``time`` it was submitted; just now where left out."""
+    tasks: Annotated[list[ScenarioTask], Field(min_length=1)]  # type: ignore[assignment]
+    """Steps of the job."""
+
+
+class ScenarioCluster(ClusterDocument):
+    """The cluster of a scenario: as in a cluster file; its nodes are taken to be there."""
+
+    api_version: Annotated[Literal["v1"], Field(alias="apiVersion")] = "v1"
+    """Version of this format."""
+    nodes: Annotated[list[EmulatedNode], Field(min_length=1)]
+    """Nodes of the cluster."""
+
+
+class ScenarioEvent(Document):
+    """Something that happened before ``time``; one thing an entry."""
+
+    ago: f.Duration | None = None
+    """How long before ``time``; just now where left out."""
+    drain: f.NodeName | None = None
+    """This node was drained."""
+    resume: f.NodeName | None = None
+    """This node was taken back."""
+    lose: f.NodeName | None = None
+    """This node was lost."""
+    finish: f.Text | None = None
+    """JOB or JOB/TASK succeeded, if it ran."""
+    fail: f.Text | None = None
+    """JOB or JOB/TASK was lost to a signal, if it ran."""
+    cancel: f.Name | None = None
+    """This job was cancelled."""
+    price: dict[f.Accelerator, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """These prices per device and hour were announced; they override price windows."""
+
+
+class ScenarioExpectation(Document):
+    """What is expected of one waiting task."""
+
+    job: f.Name
+    """Name of the job."""
+    task: f.Name | None = None
+    """Name of the task; the job's only one where left out."""
+    constraint: ConstraintKind
+    """The binding constraint."""
+    starts_in: f.Duration | None = None
+    """How long after ``time`` it should be expected to start; not looked at where left out."""
+
+
+class ScenarioDocument(Document):
+    """A moment of a cluster that exists on paper, to ask why jobs wait."""
+
+    api_version: Annotated[Literal["v1"], Field(alias="apiVersion")]
+    """Version of this format."""
+    name: f.Name
+    """Name of the scenario."""
+    cluster: ScenarioCluster
+    """Nodes, policy, projects, prices, reservations."""
+    time: f.TimeOfDay = 0
+    """Time of day of the moment, in quotes; midnight where left out."""
+    jobs: Annotated[list[ScenarioJob], Field(min_length=1)]
+    """Jobs, in the order of their submission."""
+    events: list[ScenarioEvent] = Field(default_factory=list)
+    """What else happened before."""
+    expect: list[ScenarioExpectation] = Field(default_factory=list)
+    """What waiting tasks are expected to wait for."""

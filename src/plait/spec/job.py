@@ -32,9 +32,39 @@ class Resources:
     mix: bool = True
 
 
+Domain = Literal["node", "rack"]
+"""What fails or is reached together: a node, or the nodes of a rack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRules:
+    """Where the workers of a gang may be, relative to each other.
+
+    Attributes:
+        within: All workers are within one of these; None: anywhere.
+        at_most: So many workers are in one ``per`` at most, so that its loss costs no more; None: no bound.
+        per: The fault domain that ``at_most`` counts and that ``spread`` fills evenly.
+        strategy: ``pack`` on as few nodes as hold them, or ``spread`` over as many domains as there are.
+    """
+
+    within: Domain | None = None
+    at_most: int | None = None
+    per: Domain = "node"
+    strategy: Literal["pack", "spread"] = "pack"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is asked for: as few nodes as hold the gang, anywhere."""
+        return self.within is None and self.at_most is None and self.strategy == "pack"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One vertex of a job's DAG. ``needs`` names the tasks that must have succeeded before it starts."""
+    """One vertex of a job's DAG. ``needs`` names the tasks that must have succeeded before it starts.
+
+    ``expected_runtime_s`` is what its user expects; nothing is stopped when it is over. ``max_price_per_hour`` is the
+    most that one of its devices may cost.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -42,6 +72,9 @@ class Task:
     workers: WorkerRange = field(default_factory=WorkerRange)
     resources: Resources = field(default_factory=Resources)
     run_during: str | None = None
+    placement: PlacementRules = field(default_factory=PlacementRules)
+    expected_runtime_s: float | None = None
+    max_price_per_hour: float | None = None
     environment: tuple[tuple[str, str], ...] = ()
     working_directory: str | None = None
 
@@ -137,12 +170,13 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A DAG of tasks with the rules that hold for all of them."""
+    """A DAG of tasks with the rules that hold for all of them. ``deadline_s`` counts from the submission."""
 
     name: str
     tasks: tuple[Task, ...]
     project: str = "default"
     priority: int = 0
+    deadline_s: float | None = None
     precision: PrecisionPlan = field(default_factory=PrecisionPlan)
     communication: Communication = field(default_factory=Communication)
     batching: Batching | None = None

@@ -11,12 +11,14 @@ from plait.errors import SpecError
 from plait.spec.cluster import Cluster
 from plait.spec.cluster_rules import check_cluster
 from plait.spec.compose import MAX_BYTES, compose
-from plait.spec.convert import to_cluster, to_job
-from plait.spec.document import ClusterDocument, Document, JobDocument
+from plait.spec.convert import to_cluster, to_job, to_scenario
+from plait.spec.document import ClusterDocument, Document, JobDocument, ScenarioDocument
 from plait.spec.explain import tell
 from plait.spec.job import Job
 from plait.spec.job_rules import check_job, text
 from plait.spec.keys import KeyCheck, allowed_keys
+from plait.spec.scenario import Scenario
+from plait.spec.scenario_rules import check_scenario
 from plait.spec.tree import At, Mapping, Place, Report, Sequence
 from plait.spec.units import shown
 
@@ -39,6 +41,15 @@ def load_cluster(path: str | Path) -> Cluster:
         SpecError: the file cannot be read or is wrong; it names every fault, one line each.
     """
     return _cluster(_read(path), str(path))
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """Returns the scenario of a file.
+
+    Raises:
+        SpecError: the file cannot be read or is wrong; it names every fault, one line each.
+    """
+    return to_scenario(_document(_read(path), str(path), ScenarioDocument, check_scenario))
 
 
 def parse_job(source: str | bytes, name: str, cluster: Cluster | None = None) -> Job:
@@ -112,6 +123,8 @@ def _is_foreign(root: At, form: type[Document], report: Report) -> bool:
     if at is not None and version is not None and version != "v1" and re.fullmatch(r"v[0-9]+\w*", version):
         report.add(at.place, at.path, f"unknown apiVersion {shown(version)}; this Plait reads v1")
         return True
+    if form is ScenarioDocument:
+        return False
     other, said = (
         (ClusterDocument, "this is a cluster file, not a job")
         if form is JobDocument

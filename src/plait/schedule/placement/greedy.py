@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from plait.hardware.device import Device, Node
 from plait.schedule.domain import Allocation, Placement, WorkerPlacement
 from plait.schedule.placement.rooms import Rooms
+from plait.schedule.placement.ruled import Room, seat_by_rules
+from plait.spec.job import PlacementRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,12 +16,14 @@ class FreeNode:
 
     ``ports``: the first of two adjacent free ports for each further worker, in the order in which to use them.
     ``local_ranks``: those that a running gang has there already; such nodes are preferred.
+    ``rack`` is the rack that the node is in.
     """
 
     node: Node
     devices: tuple[Device, ...]
     ports: tuple[int, ...]
     local_ranks: frozenset[int] = frozenset()
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,12 @@ class _Bench:
         return min(len(self.devices.get(accelerator_type, ())) // count, len(self.free.ports) - self.num_taken)
 
 
+_Seat = tuple[_Bench, str, tuple[Device, ...]]
+
+LOSERS_TOLD = 4
+"""Of so many nodes that were not taken it is said why; of more only how many there are."""
+
+
 def place(
     allocation: Allocation,
     devices_per_worker: Mapping[str, int],
@@ -49,6 +59,7 @@ def place(
     candidates: int | None = None,
     next_worker: int = 0,
     partial: bool = False,
+    rules: PlacementRules | None = None,
 ) -> Placement | Unplaced:
     """Picks devices, ranks and ports for an allocation.
 
@@ -59,21 +70,90 @@ def place(
         candidates: How many nodes had room, where ``nodes`` are only the best of them.
         next_worker: Number (and rank) of the first new worker.
         partial: Take as many workers as there is room for, instead of all or none.
+        rules: What the task asks for; None: as few nodes as hold the gang.
     """
     benches = [_bench(node) for node in nodes]
-    seats: list[tuple[_Bench, str, tuple[Device, ...]]] = []
+    seats: list[_Seat] = []
     reasons: list[str] = []
-    for name, num_workers in sorted(allocation.counts, key=lambda item: (-_speed(nodes, item[0]), item[0])):
+    counts = sorted(allocation.counts, key=lambda item: (-_speed(nodes, item[0]), item[0]))
+    if rules is not None and not rules.is_plain:
+        ruled = _by_rules(benches, counts, devices_per_worker, rules)
+        if isinstance(ruled, str):
+            return Unplaced(reason=ruled)
+        seats, counts = ruled, []
+        reasons = _tell_rules(seats, rules)
+    for name, num_workers in counts:
+        before = {bench.free.node.id: bench.room(name, devices_per_worker.get(name, 1)) for bench in benches}
         taken = _seat(benches, name, num_workers, devices_per_worker.get(name, 1))
         if len(taken) < num_workers and not partial:
             return Unplaced(reason=_shortage(nodes, name, num_workers, len(taken), devices_per_worker.get(name, 1)))
         seats.extend((bench, name, devices) for bench, devices in taken)
         reasons.extend(_tell(taken, name, len(nodes) if candidates is None else candidates))
+        reasons.extend(_losers(taken, name, before, num_workers))
     if not seats:
         return Unplaced(reason="no node has room for one more worker")
     order = {id(bench): index for index, bench in reversed(list(enumerate(bench for bench, _, _ in seats)))}
     seats.sort(key=lambda seat: order[id(seat[0])])
     return Placement(workers=_number(seats, next_worker), reasons=tuple(reasons))
+
+
+def _by_rules(
+    benches: Sequence[_Bench], counts: Sequence[tuple[str, int]], each: Mapping[str, int], rules: PlacementRules
+) -> list[_Seat] | str:
+    by_node = {bench.free.node.id: bench for bench in benches}
+    rooms = [
+        Room(
+            node=node,
+            rack=bench.free.rack,
+            workers={name: bench.room(name, each.get(name, 1)) for name, _ in counts},
+            most=len(bench.free.ports),
+            present=len(bench.free.local_ranks),
+        )
+        for node, bench in by_node.items()
+    ]
+    found = seat_by_rules(counts, rooms, rules)
+    if isinstance(found, str):
+        return found
+    seats: list[_Seat] = []
+    for node, name in found:
+        devices = by_node[node].devices[name]
+        seats.append((by_node[node], name, tuple(devices[: each.get(name, 1)])))
+        del devices[: each.get(name, 1)]
+    return seats
+
+
+def _tell_rules(seats: Sequence[_Seat], rules: PlacementRules) -> list[str]:
+    on: dict[str, int] = {}
+    for bench, _, _ in seats:
+        on[bench.free.node.id] = on.get(bench.free.node.id, 0) + 1
+    asked = [f"within one {rules.within}"] if rules.within is not None else []
+    asked += [f"at most {rules.at_most} in one {rules.per}"] if rules.at_most is not None else []
+    asked += [f"spread over the {rules.per}s"] if rules.strategy == "spread" else []
+    return [f"{', '.join(f'{number} on {node}' for node, number in on.items())} ({', '.join(asked)}, as the task asks)"]
+
+
+def _losers(
+    taken: Sequence[tuple[_Bench, tuple[Device, ...]]], name: str, rooms: Mapping[str, int], wanted: int
+) -> list[str]:
+    """Says why nodes with room were not taken."""
+    used = {bench.free.node.id for bench, _ in taken}
+    others = [node for node, room in rooms.items() if room > 0 and node not in used]
+    if not used or not others:
+        return []
+    told = []
+    tightest = min(rooms[node] for node in used)
+    for node in sorted(others, key=lambda node: (-rooms[node], node))[:LOSERS_TOLD]:
+        room = rooms[node]
+        if room < wanted and len(used) == 1:
+            why = f"room for only {room} of {wanted} workers"
+        elif room > tightest:
+            why = f"room for {room}: a tighter node holds them, and leaves this one whole for larger gangs"
+        elif room == tightest:
+            why = f"room for {room} as well: among equals the first by name, or one with its workers, is taken"
+        else:
+            why = f"room for {room}: with it the workers would be on more nodes"
+        told.append(f"{node} not used for {name}: {why}")
+    return told
 
 
 def _bench(free: FreeNode) -> _Bench:
