@@ -34,10 +34,9 @@ Seconds = dict[str, list[float]]
 
 
 class Lane:
-    """The ranks of one method."""
+    """The ranks of one method, each running a worker's script."""
 
-    def __init__(self, bed: Testbed, directory: Path, method: str, number: int) -> None:
-        self.method = method
+    def __init__(self, bed: Testbed, directory: Path, method: str, number: int, script: str = "comm_rank.py") -> None:
         self._control = Control(directory, method)
         self._names = [f"{method}-{rank}" for rank in range(WORLD)]
         seeds = {
@@ -57,7 +56,7 @@ class Lane:
                 "BENCH_CONTROL": str(self._control.path),
             }
             log = (directory / f"{name}.log").open("wb")
-            words = [sys.executable, str(HERE / "workers" / "comm_rank.py")]
+            words = [sys.executable, str(HERE / "workers" / script)]
             bed.popen(f"h{rank}", words, env=environment, stdout=log, stderr=subprocess.STDOUT)
         self._directory = directory
 
@@ -72,10 +71,11 @@ class Lane:
     def _log(self) -> str:
         return (self._directory / f"{self._names[0]}.log").read_text(encoding="utf-8", errors="replace")[-3000:]
 
-    def step_s(self, steps: int) -> tuple[float, float]:
-        """Returns seconds and bytes sent a rank, for one of ``steps`` steps."""
+    def step_s(self, steps: int, **how: str) -> tuple[float, float]:
+        """Returns seconds and bytes sent a rank, for one of ``steps`` steps; ``how`` goes to the ranks."""
+        order = {"do": "run", "steps": steps, **how}
         try:
-            answers = self._control.ask({name: {"do": "run", "steps": steps} for name in self._names}, [], 300.0)
+            answers = self._control.ask(dict.fromkeys(self._names, order), [], 300.0)
         except BenchmarkFailed as failure:
             raise BenchmarkFailed(f"{failure}\n{self._log()}") from failure
         told: Sequence[dict[str, Any]] = list(answers.values())
