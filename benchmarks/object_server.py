@@ -8,8 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,18 +103,30 @@ def _running(command: list[str], variables: dict[str, str], directory: Path, por
 
 
 def _await(process: subprocess.Popen[bytes], port: int, directory: Path) -> None:
-    """Waits until the server answers for the bucket (any answer but a fault of its own)."""
+    """Waits until the server takes an object; both answer requests before they can keep anything."""
+    import obstore
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store
+
+    store = S3Store(
+        BUCKET,
+        endpoint=f"http://127.0.0.1:{port}",
+        access_key_id=ACCESS,
+        secret_access_key=SECRET,
+        region="us-east-1",
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True, "timeout": "5s"},
+        retry_config={"max_retries": 0},
+    )
     deadline_s = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/{BUCKET}", timeout=5.0).close()
-        except urllib.error.HTTPError as error:
-            if error.code == 403:
-                time.sleep(2.0)  # SeaweedFS answers before its volumes are there
-                return
-        except OSError:
-            pass
-        time.sleep(0.2)
+            obstore.put(store, "ready", b"1", use_multipart=False)
+            obstore.delete(store, "ready")
+        except (BaseError, OSError):
+            time.sleep(0.1)
+        else:
+            return
     text = (directory / "server.log").read_text(encoding="utf-8", errors="replace")
     raise ServerMissing(f"{command_name(process)} does not come up: {text[-300:]}")
 

@@ -6,7 +6,8 @@ is restored and held against what was really trained: it must be, bit for bit, t
 history, and no older than the last save that was acknowledged. Faults: death at a random byte or request, a full disk,
 server errors, lost answers, truncated objects, flipped bits, zombies, clocks that jump, and two controllers at once.
 
-Most runs go against a store in memory; others against files, with real SIGKILLs, and against real S3 servers.
+Most runs go against a store in memory; others against files, with real SIGKILLs, and against real S3 servers, SeaweedFS
+and rclone, which ignores If-None-Match. There, server errors and lost answers come from a proxy on the wire.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fault_proxy import FaultProxy, fault_proxy
 from object_server import ServerMissing, environment, rclone, seaweedfs
 from plait.errors import PlaitError
 from plait.train.checkpoint.commit import Retention
@@ -238,8 +240,11 @@ class Verdicts:
 class Run:
     """One chain of lives against one store."""
 
-    def __init__(self, store: Store, seed: int, fault: str, verdicts: Verdicts, where: str) -> None:
+    def __init__(  # noqa: PLR0917 - what a run is made of
+        self, store: Store, seed: int, fault: str, verdicts: Verdicts, where: str, proxy: FaultProxy | None = None
+    ) -> None:
         self.store, self.fault, self.verdicts = store, fault, verdicts
+        self.proxy = proxy if fault in {"server_errors", "lost_answers"} else None
         self.random = random.Random(seed)
         self.name = f"{where} seed {seed} {fault}"
         self.lineage: tuple[int, ...] = ()
@@ -263,6 +268,8 @@ class Run:
             self.restore(f"before life {life}")
             with contextlib.suppress(Killed, StoreFailed, StoreRefused, CheckpointFenced, PlaitError):
                 self.live(life)
+            if self.proxy is not None:
+                self.proxy.strike(None)
             self.act_as_zombies()
         if self.fault == "bit_flip":
             self.flip()
@@ -297,8 +304,11 @@ class Run:
     def live(self, life: int) -> None:
         chance = {"server_errors": 0.25, "lost_answers": 0.25, "no_space": 0.1}.get(self.fault, 0.0)
         kill_at = self.random.randrange(1, 90) if self.fault == "kill" else None
-        faulty = FaultyStore(self.store, self.random, self.fault, kill_at, chance)
-        repository = self.repository(faulty)
+        if self.proxy is not None:  # the faults come by the wire, and the client must make sense of them
+            self.proxy.strike(self.fault, chance)
+            repository = self.repository(open_store(self.store.url, {"endpoint": self.proxy.endpoint}))
+        else:
+            repository = self.repository(FaultyStore(self.store, self.random, self.fault, kill_at, chance))
         claim = repository.claim(self.step or None)
         repository.sweep()
         lineage = (*self.lineage, life)
@@ -459,11 +469,20 @@ def _plausible(state: dict[str, Any], step: int) -> bool:
     return len(marks) == 1 and state["step"] == step
 
 
-def simulated(runs: int, seed: int, make: Callable[[int], Store], verdicts: Verdicts, where: str) -> None:
+def simulated(  # noqa: PLR0917 - what a run is made of
+    runs: int,
+    seed: int,
+    make: Callable[[int], Store],
+    verdicts: Verdicts,
+    where: str,
+    proxy: FaultProxy | None = None,
+    *,
+    lives: int = 4,
+) -> None:
     """Runs the faults in turn, each run at a fresh place."""
     for number in range(runs):
         fault = FAULTS[number % len(FAULTS)]
-        Run(make(number), seed * 1_000_003 + number, fault, verdicts, where).go(lives=4)
+        Run(make(number), seed * 1_000_003 + number, fault, verdicts, where, proxy).go(lives=lives)
         verdicts.runs += 1
         verdicts.by_fault[fault] += 1
         verdicts.by_store[where] += 1
@@ -484,7 +503,10 @@ def on_servers(runs: int, kills: int, seed: int, verdicts: Verdicts, reasons: li
         try:
             with server() as endpoint:
                 os.environ.update(environment(endpoint))
-                simulated(runs, seed, lambda number: open_store(f"s3://ckpt/run{number}"), verdicts, where)
+                with fault_proxy(endpoint, seed) as proxy:
+                    simulated(runs, seed, lambda number: open_store(f"s3://ckpt/run{number}"), verdicts, where, proxy)
+                    struck = sum(proxy.struck.values())
+                    print(f"  {where}: {struck} requests failed by the wire: {dict(proxy.struck)}")
                 if where == "SeaweedFS":
                     killed_writers("s3://ckpt/kills", kills, random.Random(seed), verdicts, f"{where}, processes")
         except ServerMissing as error:

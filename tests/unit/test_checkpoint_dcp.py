@@ -7,7 +7,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
-from plait.train.checkpoint.dcp import PlaitReader, PlaitWriter, read_foreign
+from plait.train.checkpoint.dcp import PlaitReader, PlaitWriter
+from plait.train.checkpoint.foreign import read_foreign
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # DCP's own remarks on single processes
 

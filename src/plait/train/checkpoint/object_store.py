@@ -4,7 +4,9 @@ obstore keeps threads of its own, so nothing here is opened before a fork: the c
 again in a child process.
 """
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +20,12 @@ from plait.train.checkpoint.stores import (
     StoreRefused,
 )
 
+_log = logging.getLogger(__name__)
+
 PART_BYTES = 8 * 2**20
+_WHOLE_ANSWER = "non-partial response"
+"""What obstore says where a store ignores ``Range``, as ``rclone serve s3`` does."""
+
 _CONCURRENT_PARTS = 4
 _TIMEOUT = "60s"
 _LARGE_FILE_BYTES = 8192 * PART_BYTES
@@ -47,6 +54,9 @@ class ObjectStore:
         self._options = dict(options or {})
         self._client: Any = None
         self._owner = 0
+        self._gives_whole = False
+        self._whole: tuple[str, memoryview] | None = None
+        self._whole_lock = threading.Lock()
 
     @property
     def client(self) -> Any:
@@ -110,20 +120,45 @@ class ObjectStore:
             return bytes(obstore.get(self.client, key).bytes())
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
-        """Reads ranges, several at a time."""
-        import obstore
-
+        """Reads ranges, several at a time; the whole object once where the store does not give parts."""
         if not ranges:
             return []
-        with _told(key):
-            found = obstore.get_ranges(
-                self.client, key, starts=[first for first, _ in ranges], ends=[end for _, end in ranges], coalesce=0
-            )
-        parts: list[Buffer] = [memoryview(part) for part in found]
+        parts = self._whole_ranges(key, ranges) if self._gives_whole else self._asked_ranges(key, ranges)
         for part, (first, end) in zip(parts, ranges, strict=True):
             if len(part) != end - first:
                 raise StoreFailed(f"{key}: {len(part)} bytes came for the range from {first} to {end}")
         return parts
+
+    def _asked_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        import obstore
+
+        starts, ends = [first for first, _ in ranges], [end for _, end in ranges]
+        try:
+            with _told(key):
+                return [
+                    memoryview(part)
+                    for part in obstore.get_ranges(self.client, key, starts=starts, ends=ends, coalesce=0)
+                ]
+        except StoreFailed as error:
+            if _WHOLE_ANSWER not in str(error):
+                raise
+            self._gives_whole = True
+            note = f"{self.url} answers requests for parts with whole objects: each is read once, as a whole, in memory"
+            self.notes = (*self.notes, note)
+            _log.warning("%s", note)
+        return self._whole_ranges(key, ranges)
+
+    def _whole_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """Cuts ranges out of an object that is read once: readers come in several threads, file after file."""
+        import obstore
+
+        with self._whole_lock:
+            if self._whole is None or self._whole[0] != key:
+                self._whole = None
+                with _told(key):
+                    self._whole = key, memoryview(obstore.get(self.client, key).bytes())
+            data = self._whole[1]
+        return [data[first:end] for first, end in ranges]
 
     def list(self, prefix: str) -> list[Entry]:
         """Lists what begins so."""
@@ -143,6 +178,8 @@ class ObjectStore:
         import obstore
 
         for key in keys:
+            with self._whole_lock:
+                self._whole = None if self._whole is not None and self._whole[0] == key else self._whole
             with _told(key):
                 try:
                     obstore.delete(self.client, key)

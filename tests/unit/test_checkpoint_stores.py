@@ -1,0 +1,189 @@
+"""What an object store is asked and how its answers are understood, without a server."""
+
+import os
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from plait.train.checkpoint.object_store import ObjectStore
+from plait.train.checkpoint.s3_uploads import abort_uploads
+from plait.train.checkpoint.stores import FileStore, ObjectExists, ObjectMissing, StoreFailed, StoreRefused, open_store
+
+SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers each method with what the test has put there, and writes down what was asked."""
+
+    protocol_version = "HTTP/1.1"
+    answers: dict[str, tuple[int, dict[str, str], bytes]]
+    asked: list[tuple[str, str, dict[str, str]]]
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+        status, headers, body = self.answers[self.command]
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT = do_DELETE = answer  # noqa: N815 - names of http.server
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, type[Answers]]]:
+    class Mine(Answers):
+        answers: dict[str, tuple[int, dict[str, str], bytes]] = {}  # noqa: RUF012 - one for each test
+        asked: list[tuple[str, str, dict[str, str]]] = []  # noqa: RUF012
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Mine)
+    thread = Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.server_address[1]}", Mine
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def options(endpoint: str) -> dict[str, str]:
+    return {
+        "endpoint": endpoint,
+        "access_key_id": "key",
+        "secret_access_key": "secret",
+        "region": "us-east-1",
+        "virtual_hosted_style_request": "false",
+    }
+
+
+def store_at(endpoint: str) -> ObjectStore:
+    return ObjectStore("s3://bucket/run", options(endpoint))
+
+
+HEAD = {"ETag": '"1"', "Last-Modified": "Mon, 30 Nov 2026 00:00:00 GMT"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(503, StoreFailed), (500, StoreFailed), (403, StoreRefused), (404, ObjectMissing), (412, ObjectExists)],
+)
+def test_answers_become_what_they_mean(server: tuple[str, type[Answers]], status: int, kind: type[Exception]) -> None:
+    endpoint, answers = server
+    answers.answers["PUT"] = status, {}, b"<Error><Code>Told</Code></Error>"
+    with pytest.raises(kind):
+        store_at(endpoint).create("commits/1.json", b"{}")
+    assert len(answers.asked) == 1  # asking again is the repository's part, with waits
+
+
+def test_a_commit_is_created_only_where_there_is_none(server: tuple[str, type[Answers]]) -> None:
+    endpoint, answers = server
+    answers.answers["PUT"] = 200, HEAD, b""
+    store_at(endpoint).create("commits/1.json", b"{}")
+    command, path, headers = answers.asked[0]
+    assert (command, path) == ("PUT", "/bucket/run/commits/1.json")
+    assert headers["if-none-match"] == "*"
+    store_at(endpoint).put("data/x", b"123", 3)
+    assert "if-none-match" not in answers.asked[1][2]
+
+
+def test_a_store_that_gives_wholes_for_parts_is_told_and_read(server: tuple[str, type[Answers]]) -> None:
+    endpoint, answers = server
+    data = bytes(range(100))
+    answers.answers["GET"] = 200, HEAD, data
+    store = store_at(endpoint)
+    assert [bytes(part) for part in store.get_ranges("x", [(3, 9), (50, 100)])] == [data[3:9], data[50:]]
+    assert "whole" in store.notes[0]
+    asked = len(answers.asked)
+    assert bytes(store.get_ranges("x", [(0, 100)])[0]) == data
+    assert len(answers.asked) == asked  # it was read once
+    with pytest.raises(StoreFailed, match="range from 90 to 110"):
+        store.get_ranges("x", [(90, 110)])
+
+
+def test_nobody_there_is_a_failure_that_may_pass() -> None:
+    with pytest.raises(StoreFailed):
+        store_at("http://127.0.0.1:9").get("x")
+
+
+def test_a_url_of_another_kind_is_refused() -> None:
+    with pytest.raises(StoreRefused, match="hdfs://x"):
+        open_store("hdfs://x")
+
+
+UPLOADS = f"""<?xml version="1.0"?><ListMultipartUploadsResult {SPACE}>
+<Upload><Key>run/data/1/r0</Key><UploadId>a b</UploadId></Upload>
+<Upload><Key>other/data</Key><UploadId>c</UploadId></Upload>
+<Upload><Key>run/data/2/r0</Key><UploadId>d</UploadId></Upload>
+</ListMultipartUploadsResult>""".encode()
+
+
+def test_uploads_of_dead_writers_are_aborted_and_no_others(server: tuple[str, type[Answers]]) -> None:
+    endpoint, answers = server
+    answers.answers = {"GET": (200, {}, UPLOADS), "DELETE": (204, {}, b"")}
+    assert abort_uploads(options(endpoint), "bucket", "run/") == 2
+    deleted = [path for command, path, _ in answers.asked if command == "DELETE"]
+    assert deleted == ["/bucket/run/data/1/r0?uploadId=a%20b", "/bucket/run/data/2/r0?uploadId=d"]
+    assert all("AWS4-HMAC-SHA256 Credential=key/" in headers["authorization"] for _, _, headers in answers.asked)
+
+
+@pytest.mark.parametrize("text", [b"no xml", b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>'])
+def test_a_list_of_uploads_that_is_none_is_a_failure(server: tuple[str, type[Answers]], text: bytes) -> None:
+    endpoint, answers = server
+    answers.answers["GET"] = 200, {}, text
+    with pytest.raises(StoreFailed, match="list of uploads"):
+        abort_uploads(options(endpoint), "bucket", "run/")
+
+
+def test_an_upload_that_is_gone_already_does_no_harm(server: tuple[str, type[Answers]]) -> None:
+    endpoint, answers = server
+    answers.answers = {"GET": (200, {}, UPLOADS), "DELETE": (404, {}, b"")}
+    assert abort_uploads(options(endpoint), "bucket", "run/") == 2
+    answers.answers["DELETE"] = 500, {}, b""
+    with pytest.raises(StoreFailed, match="HTTP 500"):
+        abort_uploads(options(endpoint), "bucket", "run/")
+
+
+def aligned(num_bytes: int) -> memoryview:
+    import mmap
+
+    memory = mmap.mmap(-1, -(-num_bytes // 4096) * 4096)
+    memory[:num_bytes] = os.urandom(num_bytes)
+    return memoryview(memory)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4095, 2**20 + 17, 40 * 2**20, 48 * 2**20 + 4097])
+def test_files_of_any_size_hold_what_was_given(tmp_path: Path, num_bytes: int) -> None:
+    data, store, seen = aligned(num_bytes) if num_bytes else memoryview(b""), FileStore(tmp_path), bytearray()
+    store.put("a/b/x", data, num_bytes, seen.extend)
+    assert bytes(seen) == bytes(data[:num_bytes]) == store.get("a/b/x")
+    assert [entry.num_bytes for entry in store.list("a/")] == [num_bytes]
+    middle = [(num_bytes // 3, num_bytes // 2), (0, num_bytes)]
+    assert [bytes(part) for part in store.get_ranges("a/b/x", middle)] == [bytes(data[a:b]) for a, b in middle]
+
+
+def test_a_file_that_ends_early_is_a_failure(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("x", b"123", 3)
+    with pytest.raises(StoreFailed, match="ends at byte 3"):
+        store.get_ranges("x", [(0, 4)])
+
+
+def test_a_writer_that_dies_in_a_file_leaves_nothing_in_sight(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+
+    def fail(_part: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.put("data/x", aligned(2**22), 2**22, fail)
+    assert store.list("") == []
+    assert list((tmp_path / "data").iterdir()) == []
