@@ -22,7 +22,7 @@ from workers.comm_task import TASKS
 
 WORLD = 4
 METHODS = ("adam", "onebit_adam")
-STEPS = 600
+STEPS = 1500
 QUICK_STEPS = 200
 TIME_OUT_S = 600.0
 

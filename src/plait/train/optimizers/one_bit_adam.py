@@ -16,6 +16,13 @@ from plait.errors import PlaitError
 STABLE_RATIO = 0.96
 """The variance counts as settled when its norm has grown by less than 1 - 0.96 within 1 / (1 - beta2) steps."""
 
+ROOT_FLOOR_RATIO = 0.1
+"""Least root of a frozen variance over the root mean of its tensor.
+
+One bit a value gives a value that is never touched, such as the weight of a dead unit, the size of its neighbours, and
+its error back in the next step. Divided by the root of almost nothing, that is a leap, and the loss becomes NaN.
+"""
+
 
 class OneBitAdam(torch.optim.Optimizer):
     """AdamW whose momentum can travel in one bit a value.
@@ -82,13 +89,20 @@ class OneBitAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def freeze(self) -> None:
-        """Ends the warm-up: from the next step on, gradients that come are momenta."""
+        """Ends the warm-up: from the next step on, gradients that come are momenta.
+
+        The variance is bias-corrected, and raised where it is tiny beside the rest of its tensor.
+        """
+        variances = []
         for group in self.param_groups:
             correction = 1.0 - group["betas"][1] ** max(group["steps"], 1)
-            for parameter in group["params"]:
-                if "exp_avg_sq" in self.state[parameter]:
-                    self.state[parameter]["exp_avg_sq"].div_(correction)
+            states = (self.state[parameter] for parameter in group["params"])
+            variances.extend(state["exp_avg_sq"].div_(correction) for state in states if "exp_avg_sq" in state)
             group["frozen"] = True
+        num_values = sum(variance.numel() for variance in variances)
+        overall = sum(float(variance.sum()) for variance in variances) / max(num_values, 1)
+        for variance in variances:
+            variance.clamp_(min=ROOT_FLOOR_RATIO**2 * (float(variance.mean()) or overall))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
