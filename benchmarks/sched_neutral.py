@@ -27,9 +27,8 @@ from plait.sim.jobs import SimJob
 from plait.sim.outcome import figures
 from plait.sim.rounds.neutral import NeutralSetting, run_neutral
 from plait.sim.tables import ThroughputTable
-from sched_settings import MACHINES, SHARED, TABLE, load, table_of
+from sched_settings import MACHINES, NEUTRAL, SHARED, TABLE, Played, load, quiet, table_of
 
-NEUTRAL = ("t100_11", "t100_12", "t100_13", "dev_11", "dev_12", "dev_13")
 SHOWN = (
     "jct_mean_h",
     "jct_p99_h",
@@ -62,7 +61,6 @@ CONTENDERS: Mapping[str, Contender] = {
     "multi_objective, unknown": Contender(make=MultiObjective, knows_remaining=False),
 }
 SIA = ("sia", "sia, unfit kept")
-Played = dict[str, float]
 
 
 def made_trace(seed: int, table: ThroughputTable, *, reduced: bool) -> tuple[SimJob, ...]:
@@ -80,13 +78,18 @@ def made_trace(seed: int, table: ThroughputTable, *, reduced: bool) -> tuple[Sim
         rates = table.rates(model, batch, size)
         hours = draw.randint(1, 16) / 2
         job = SimJob(
-            id=f"j{number:06d}", submitted_at_s=float(int(now_s)), num_workers=size, work=1.0, rates=rates, kind=model
+            id=f"j{number:06d}",
+            submitted_at_s=float(int(now_s)),
+            num_workers=size,
+            work=1.0,
+            rates=rates,
+            kind=f"{model} (batch size {batch})" if batch else model,
         )
         jobs.append(replace(job, work=float(int(3600 * hours * job.rate("V100", size)))))
         now_s += draw.expovariate(1 / 700)
     if not reduced:
         return tuple(jobs)
-    kept = [job for job in jobs if job.kind not in REDUCED_OUT]
+    kept = [job for job in jobs if not job.kind.startswith(REDUCED_OUT)]
     share = sum(map(_device_s, kept)) / sum(map(_device_s, jobs))
     first_s = kept[0].submitted_at_s
     return tuple(replace(job, submitted_at_s=float(int((job.submitted_at_s - first_s) * share))) for job in kept)
@@ -103,15 +106,10 @@ def play(name: str, jobs: Sequence[SimJob]) -> Played:
     return {key: value or 0.0 for key, value in figures(run_neutral(jobs, MACHINES, contender.make(), setting)).items()}
 
 
-def _quiet() -> None:
-    """Some builds of the solver behind Sia's program print debugging lines to the standard output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
 def play_all(traces: Mapping[str, Sequence[SimJob]]) -> dict[str, dict[str, Played]]:
     """Returns figures by contender and trace."""
     pairs = [(name, trace) for trace in traces for name in CONTENDERS]
-    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0)), initializer=_quiet) as pool:
+    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0)), initializer=quiet) as pool:
         found = list(pool.map(play, [name for name, _ in pairs], [traces[trace] for _, trace in pairs]))
     played: dict[str, dict[str, Played]] = {name: {} for name in CONTENDERS}
     for (name, trace), one in zip(pairs, found, strict=True):

@@ -341,6 +341,31 @@ def test_elastic_tasks_share_what_there_is() -> None:
     assert sorted(d.allocation.num_workers for d in both if d.allocation) == [2, 2]
 
 
+def test_elastic_tasks_leave_devices_whose_speed_is_not_worth_their_price() -> None:
+    rates = {Configuration(counts=(("A100", number),)): Rate(per_s=float(number) ** 0.8) for number in (1, 2, 4)}
+    one = replace(task("e"), workers=WorkerRange(min=1, max=4), rates=rates, remaining_work=36000.0)
+
+    def devices(goals: Goals) -> int:
+        (decision,) = MultiObjective(goals).decide(cluster(), [one])
+        return decision.allocation.num_workers if decision.allocation else 0
+
+    sizes = [devices(Goals(fairness=0.5, throughput=0.25, cost=cost)) for cost in (0.0, 0.25, 2.0, 20.0)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 4
+    assert sizes[-1] < 4
+
+
+def test_nobody_bids_for_being_spread() -> None:
+    """Placement packs a gang, so a rate that it would have when spread must not count for more than the packed one."""
+    rates = {
+        Configuration(counts=(("A100", 2),)): Rate(per_s=4.0),
+        Configuration(counts=(("T4", 2),)): Rate(per_s=3.0),
+        Configuration(counts=(("T4", 2),), is_spread=True): Rate(per_s=9.0),
+    }
+    (decision,) = MultiObjective(PRESETS["fair"]).decide(cluster(), [replace(task("j", 2), rates=rates)])
+    assert decision.allocation == Allocation(counts=(("A100", 2),))
+
+
 def test_memory_holds_open_tasks_only() -> None:
     policy = MultiObjective()
     memory: Memory = NOTHING_REMEMBERED

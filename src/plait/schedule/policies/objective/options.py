@@ -124,7 +124,7 @@ def _kind(cluster: ClusterView, task: TaskView, types: Sequence[str]) -> _Kind:
     for configuration, rate in _listed(task) if task.rates else _guessed(task, types):
         if rate > 0 and _is_allowed(cluster, task, configuration):
             each = tuple(task.devices_per_worker(name) for name, _ in configuration.counts)
-            found[Column(configuration=configuration, devices_each=each)] = rate
+            found[Column(configuration=configuration, devices_each=each)] = _placed(task, configuration, rate)
     fewest = task.workers.min
     holds = [task.slots.get(name, 0) >= fewest for name in types]
     return _Kind(
@@ -132,6 +132,14 @@ def _kind(cluster: ClusterView, task: TaskView, types: Sequence[str]) -> _Kind:
         gang_rates=tuple(task.rate(name, fewest) if fits else 0.0 for name, fits in zip(types, holds, strict=True)),
         gang_devices=tuple(float(fewest * task.devices_per_worker(name)) for name in types),
     )
+
+
+def _placed(task: TaskView, configuration: Configuration, rate: float) -> float:
+    """Placement keeps workers together where it can, so nobody can count on being spread where that is faster."""
+    if not configuration.is_spread:
+        return rate
+    (name, number) = configuration.counts[0]
+    return min(rate, task.rate(name, number) or rate)
 
 
 def _listed(task: TaskView) -> Iterator[tuple[Configuration, float]]:

@@ -4,8 +4,8 @@
 
 - ``claim``: weight * (left at best)^-alpha * rho^k * max(1, rho / 0.75)^(5 k) * deadline pressure. Short remaining work
   goes first, and so does who falls behind its equal share.
-- ``progress``: with one size, ``g rate - mu price``, where ``g`` makes the best of all 1; so a task gives up a fast
-  device if the time it saves is not worth its price. With several sizes, concave in the rate (Sia's power -0.5).
+- ``progress``: ``g rate - mu price``, where ``g`` makes the best of all 1; so a task gives up a fast device, or the
+  last of its devices, if the time it saves is not worth its price. A task of several sizes looks at the price more.
 - ``thrift``: (progress per price, over the best one)^lambda: what is saved by a cheaper device, whatever the task.
 - ``fair``: (0.9 / rho in this configuration)^k where that is below 1, over the best one: cheap must not mean late.
 - ``stay``: more for the present configuration, for a change costs a restart and must pay back before the work ends.
@@ -14,11 +14,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from plait.schedule.policies.objective.goals import Goals
 from plait.schedule.policies.objective.options import Floats, Options
 from plait.schedule.policies.objective.standing import Standing
 from plait.schedule.policy import ClusterView
+
+Flags = npt.NDArray[np.bool_]
 
 SHORT_EXPONENT = 0.4
 SHORT_FLOOR_S = 1800.0
@@ -28,6 +31,8 @@ STAY = 1.1
 RESTART_WEIGHT = 0.5
 RESTART_S = 45.0
 """Assumed where nobody says what a restart costs."""
+ELASTIC_PRICE = 3.0
+"""So many times as much counts the price to a task of several sizes: how many devices it takes is its choice."""
 HORIZON_S = 6000.0
 """A change is expected to hold this long at most: by then other tasks have come and gone."""
 MOST_PRESSURE = 0.9
@@ -68,7 +73,8 @@ def _progress(options: Options, prices: Floats, goals: Goals) -> Floats:
     runs = options.rates > 0
     rates = np.where(runs, options.rates, 1.0)
     fewest = np.where(options.gang_devices > 0, options.gang_devices, np.inf).min(axis=1, initial=np.inf)[:, None]
-    mu = goals.price_weight * np.sqrt(np.where(np.isfinite(fewest), fewest, 1.0))
+    weight = np.where(_is_elastic(options, runs)[:, None], ELASTIC_PRICE, 1.0)
+    mu = goals.price_weight * weight * np.sqrt(np.where(np.isfinite(fewest), fewest, 1.0))
     per_work = np.where(runs, (1.0 + mu * prices) / rates, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     net = np.where(runs, np.maximum(per_work * rates - mu * prices, 0.0), 0.0)
     has_price = runs & (prices > 0)
@@ -77,6 +83,15 @@ def _progress(options: Options, prices: Floats, goals: Goals) -> Floats:
     thrift = np.where(has_price, least / np.where(has_price, cost, 1.0), 1.0) ** goals.thrift_exponent
     progress: Floats = net * thrift
     return progress
+
+
+def _is_elastic(options: Options, runs: Flags) -> Flags:
+    """Returns (kinds,), whether a kind runs with more than one number of devices."""
+    devices = options.uses.sum(axis=1)
+    fewest = np.where(runs, devices, np.inf).min(axis=1, initial=np.inf)
+    most = np.where(runs, devices, 0.0).max(axis=1, initial=0.0)
+    several: Flags = most > fewest
+    return several
 
 
 def _claims(cluster: ClusterView, options: Options, standing: Standing, goals: Goals) -> Floats:
