@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 from plait.schedule.attempts import stop
 from plait.schedule.capacity import Capacity, Wish, room_for, wishes_of
+from plait.schedule.defragment import defragment
 from plait.schedule.domain import Allocation, Decision, TaskKey
 from plait.schedule.draft import Draft
+from plait.schedule.gainers import gainers, told
 from plait.schedule.gates import Terms, gate_of, is_dear, obey
 from plait.schedule.knowledge import NOTHING_KNOWN, Knowledge, Known
 from plait.schedule.moves import evacuate, resize, start, trim
@@ -38,7 +40,8 @@ def dispatch(draft: Draft, policy: Policy, knowledge: Knowledge | None = None) -
     if not candidates:
         return
     decided = set()
-    for decision in _ask(draft, policy, capacity, [c.view for c in candidates.values()]):
+    decisions = _ask(draft, policy, capacity, [c.view for c in candidates.values()])
+    for decision in decisions:
         candidate = candidates.get(decision.task)
         if candidate is None or decision.task in decided:
             continue
@@ -46,7 +49,25 @@ def dispatch(draft: Draft, policy: Policy, knowledge: Knowledge | None = None) -
         if candidate.view.state == "waiting":
             _decide_waiting(draft, capacity, terms, candidate, decision)
         else:
-            _decide_running(draft, capacity, terms, candidate, decision)
+            _decide_running(draft, capacity, terms, candidate, _with_gainers(draft, candidates, decision, decisions))
+    if not draft.commands and not any(attempt.phase == "stopping" for attempt in draft.state.attempts.values()):
+        left = [candidates[d.task] for d in decisions if d.task in candidates]
+        defragment(draft, [(c.view.key, c.wishes) for c in left if c.view.state == "waiting" and c.closed is None])
+
+
+def _with_gainers(
+    draft: Draft, candidates: Mapping[TaskKey, _Candidate], decision: Decision, decisions: Sequence[Decision]
+) -> Decision:
+    """Adds to the reason of a decision that takes devices away who gets them, and by what rule."""
+    view = candidates[decision.task].view
+    have = view.allocation.counts if view.allocation is not None else ()
+    keeps = dict(decision.allocation.counts) if decision.allocation is not None else {}
+    loses = frozenset(name for name, number in have if number > keeps.get(name, 0))
+    if not loses:
+        return decision
+    views = {key: candidate.view for key, candidate in candidates.items()}
+    found = told(gainers(view, loses, decisions, views, draft.state.config.projects))
+    return replace(decision, reason=f"{decision.reason}; {found}") if found else decision
 
 
 def _ask(draft: Draft, policy: Policy, capacity: Capacity, views: Sequence[TaskView]) -> Sequence[Decision]:

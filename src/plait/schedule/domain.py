@@ -62,10 +62,12 @@ class Decision:
     """What a policy wants for one task now: ``allocation`` None leaves it waiting. The reason is for people.
 
     ``max_nodes`` is on how many nodes placement may put it at most (None: as few as possible, as many as needed): a
-    policy that counts on a consolidated placement would rather let the task wait than have it split.
+    policy that counts on a consolidated placement would rather let the task wait than have it split. ``next`` is what a
+    waiting task gets as soon as others have given it back.
     """
 
     task: TaskKey
     allocation: Allocation | None
     reason: str
     max_nodes: int | None = None
+    next: Allocation | None = None

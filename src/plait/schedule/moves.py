@@ -53,7 +53,7 @@ def start(
     reason: str,
 ) -> str | None:
     """Starts a new attempt of a waiting task; returns why that is not possible now, or None."""
-    placement = _place(capacity, allocation, wishes, None)
+    placement = find_place(capacity, allocation, wishes, None)
     if isinstance(placement, Unplaced):
         return placement.reason
     attempt_id = f"{task.key}/{task.next_attempt}"
@@ -129,7 +129,7 @@ def _grow(
     wishes: Mapping[str, Wish],
     reason: str,
 ) -> None:
-    placement = _place(capacity, more, wishes, attempt)
+    placement = find_place(capacity, more, wishes, attempt)
     if isinstance(placement, Unplaced):
         return
     workers = {**attempt.workers, **_seat(draft, capacity, placement.workers)}
@@ -155,9 +155,10 @@ def _lift_floor(draft: Draft, attempt_id: str) -> None:
         draft.put_attempt(replace(attempt, floor=floor))
 
 
-def _place(
+def find_place(
     capacity: Capacity, allocation: Allocation, wishes: Mapping[str, Wish], attempt: AttemptRecord | None
 ) -> Placement | Unplaced:
+    """Returns where an allocation would go, beside what a running attempt has; or why there is no place."""
     used: dict[str, set[int]] = {}
     for worker in attempt.workers.values() if attempt is not None else ():
         used.setdefault(worker.placement.node, set()).add(worker.placement.local_rank)

@@ -134,8 +134,10 @@ class _Turn:
                 self.left[name] -= number * task.devices_per_worker(name)
             return Decision(task=task.key, allocation=target, reason=_reason(task, target, self.reasons))
         waits = f"{listed(dict(target.counts))} are its next; waits until they are given back"
-        reason = waits if task.window_open else "its price window is closed"
-        return Decision(task=task.key, allocation=None, reason=reason)
+        reason = f"{waits}: {self.reasons[task.key]}" if task.key in self.reasons else waits
+        if not task.window_open:
+            reason = "its price window is closed"
+        return Decision(task=task.key, allocation=None, reason=reason, next=target if task.window_open else None)
 
     def _keep_promises(self, waiting: Sequence[Decision]) -> None:
         """Takes off ``left`` what those whose turn it is will need once enough is free."""
