@@ -66,16 +66,16 @@ class Row:
 
 def record(workload: Workload, size: str, steps: int, seed: int) -> MemoryTrace:
     torch.manual_seed(seed)
-    steps_of = workload.build(SIZES.index(size), seed)
+    number = SIZES.index(size)
     if size != "large":
         with record_cpu_allocator(workload.name) as traces:
-            for _, step in zip(range(steps), steps_of, strict=False):
+            for _, step in zip(range(steps), workload.build(number, seed), strict=False):
                 step()
                 mark_step()
         return traces[0]
     recorder = MemoryRecorder(origin=workload.name)
     with FakeTensorMode(), recorder:
-        for _, step in zip(range(steps), steps_of, strict=False):
+        for _, step in zip(range(steps), workload.build(number, seed), strict=False):
             step()
             recorder.end_step()
     return recorder.trace()

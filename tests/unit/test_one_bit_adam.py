@@ -32,9 +32,8 @@ def test_the_warm_up_is_adamw_group_by_group() -> None:
     mine, theirs = parameters(), parameters()
     settings: dict[str, Any] = {"lr": 3e-3, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 0.1}
     one_bit = OneBitAdam([{"params": mine[:1]}, {"params": mine[1:], "lr": 1e-2, "weight_decay": 0.0}], **settings)
-    adam = torch.optim.AdamW(
-        [{"params": theirs[:1]}, {"params": theirs[1:], "lr": 1e-2, "weight_decay": 0.0}], **settings
-    )
+    groups: list[dict[str, Any]] = [{"params": theirs[:1]}, {"params": theirs[1:], "lr": 1e-2, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, **settings)
     for step in range(20):
         give(mine, step)
         give(theirs, step)

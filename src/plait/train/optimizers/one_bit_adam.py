@@ -93,14 +93,14 @@ class OneBitAdam(torch.optim.Optimizer):
 
         The variance is bias-corrected, and raised where it is tiny beside the rest of its tensor.
         """
-        variances = []
+        variances: list[Tensor] = []
         for group in self.param_groups:
             correction = 1.0 - group["betas"][1] ** max(group["steps"], 1)
             states = (self.state[parameter] for parameter in group["params"])
             variances.extend(state["exp_avg_sq"].div_(correction) for state in states if "exp_avg_sq" in state)
             group["frozen"] = True
         num_values = sum(variance.numel() for variance in variances)
-        overall = sum(float(variance.sum()) for variance in variances) / max(num_values, 1)
+        overall = sum((float(variance.sum()) for variance in variances), 0.0) / max(num_values, 1)
         for variance in variances:
             variance.clamp_(min=ROOT_FLOOR_RATIO**2 * (float(variance.mean()) or overall))
 
