@@ -9,10 +9,19 @@ from plait.errors import PlaitError
 
 if TYPE_CHECKING:
     from plait.train.devices.virtual import VirtualDevice
-    from plait.train.optimizers import OneBitAdam
+    from plait.train.optimizers import OneBitAdam, OneBitLamb, ZeroOneAdam
     from plait.train.session import Session, session
 
-__all__ = ["OneBitAdam", "PlaitError", "Session", "VirtualDevice", "__version__", "session"]
+__all__ = [
+    "OneBitAdam",
+    "OneBitLamb",
+    "PlaitError",
+    "Session",
+    "VirtualDevice",
+    "ZeroOneAdam",
+    "__version__",
+    "session",
+]
 __version__ = "0.1.0"
 
 
@@ -25,8 +34,8 @@ def __getattr__(name: str) -> object:
         from plait.train.devices.virtual import VirtualDevice
 
         return VirtualDevice
-    if name == "OneBitAdam":
-        from plait.train.optimizers import OneBitAdam
+    if name in {"OneBitAdam", "OneBitLamb", "ZeroOneAdam"}:
+        from plait.train import optimizers
 
-        return OneBitAdam
+        return getattr(optimizers, name)
     raise AttributeError(f"module 'plait' has no attribute {name!r}")

@@ -34,7 +34,9 @@ def wire_of(
     if not is_one_bit and asked == "none":
         return "none"
     if is_one_bit and asked not in {"none", ONE_BIT_ADAM}:
-        raise PlaitError(f"the optimizer is OneBitAdam, which compresses by itself, but compression is {asked!r}")
+        raise PlaitError(
+            f"the optimizer is {type(optimizer).__name__}, which compresses by itself, but compression is {asked!r}"
+        )
     if not isinstance(exchange, SumExchange):
         raise PlaitError("bitwise sums in fixed point; it does not go with compression")
     if exchange.dtype is not torch.float32:
@@ -52,11 +54,10 @@ def wire_of(
 
 def _check_one_bit(replica: Replica) -> None:
     """What would need the gradient of the whole step, of which only the momentum comes."""
+    name = type(replica.optimizer).__name__
     if replica.clip_grad_norm is not None:
-        raise PlaitError(
-            f"clip_grad_norm={replica.clip_grad_norm:g} does not go with OneBitAdam: momenta are exchanged"
-        )
+        raise PlaitError(f"clip_grad_norm={replica.clip_grad_norm:g} does not go with {name}: momenta are exchanged")
     if replica.adascale is not None:
-        raise PlaitError("learning_rate='adascale' does not go with OneBitAdam: momenta are exchanged")
+        raise PlaitError(f"learning_rate='adascale' does not go with {name}: momenta are exchanged")
     if replica.uses_scale:
-        raise PlaitError("fp16 devices do not go with OneBitAdam, since no overflow could be passed over: use bf16")
+        raise PlaitError(f"fp16 devices do not go with {name}, since no overflow could be passed over: use bf16")

@@ -65,6 +65,19 @@ def test_one_bit_adam_keeps_replicas_equal_through_losses(
     assert sum(losses(results[0])[-8:]) < 0.8 * sum(losses(results[0])[:8])
 
 
+@pytest.mark.parametrize("kind", ["lamb", "zero_one"])
+def test_the_kin_of_one_bit_adam_keeps_replicas_equal_through_a_loss(
+    fleet_of: Callable[..., "Fleet"], alone: Alone, kind: str
+) -> None:
+    told = {**ONE_BIT, "kind": kind}
+    fleet = fleet_of(**told)
+    fleet.start(["w0", "w1", "w2"], PLAIT_FAULTS="kill w1@20:exchange")
+    results = fleet.results("w0", "w2")
+    assert len({found["weights"] for found in results}) == 1
+    assert sum(losses(results[0])[-8:]) < 1.5 * sum(losses(alone(**told))[-8:])
+    assert sum(losses(results[0])[-8:]) < 0.8 * sum(losses(results[0])[:8])
+
+
 def test_a_joiner_takes_part_in_the_compressed_phase(fleet_of: Callable[..., "Fleet"]) -> None:
     fleet = fleet_of(steps=80, dtype="fp32", freeze=6, expects=["w2"], patient_steps=30)
     fleet.start(["w0", "w1"])

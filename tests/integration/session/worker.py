@@ -45,13 +45,42 @@ class Samples(Dataset[tuple[Tensor, Tensor, int]]):
         return self.x[index], self.y[index], index
 
 
-def model_of(kind: str, seed: int) -> nn.Module:
+class Counted(torch.autograd.Function):
+    """Passes values on; backward it counts what it would allocate, and ends as PyTorch's allocator where it is much."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, most_rows: int) -> Tensor:
+        ctx.most_rows = most_rows
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if len(gradients[0]) > ctx.most_rows:
+            asked = f"you tried to allocate {gradients[0].nbytes} bytes. Error code 12 (Cannot allocate memory)"
+            raise RuntimeError(f"[enforce fail] . DefaultCPUAllocator: can't allocate memory: {asked}")
+        return gradients[0], None
+
+
+class Limited(nn.Module):
+    """A layer that has room for so many rows."""
+
+    def __init__(self, most_rows: int) -> None:
+        super().__init__()
+        self.most_rows = most_rows
+
+    def forward(self, values: Tensor) -> Tensor:
+        passed: Tensor = Counted.apply(values, self.most_rows)
+        return passed
+
+
+def model_of(kind: str, seed: int, most_rows: int = 2**31) -> nn.Module:
     """Each member starts from weights of its own; the group must go on from the first member's."""
     torch.manual_seed(seed)
     layers: dict[str, list[nn.Module]] = {
         "plain": [nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)],
         "wider": [nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 1)],
         "normed": [nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)],
+        "large": [nn.Linear(6, 16), nn.Tanh(), Limited(most_rows), nn.Linear(16, 9000), nn.Tanh(), nn.Linear(9000, 1)],
         "random": [nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1)],
     }
     return nn.Sequential(*layers[kind])
@@ -111,10 +140,15 @@ def work(told: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     me = os.environ.get("PLAIT_MEMBER", f"w{os.environ.get('RANK', '0')}")
     dtype = _TYPES[told.get("dtype", "fp64")]
-    model = model_of(told.get("models", {}).get(me, told.get("model", "plain")), int(me[1:])).to(dtype)
+    kind = told.get("models", {}).get(me, told.get("model", "plain"))
+    model = model_of(kind, int(me[1:]), told.get("room", {}).get(me, 2**31)).to(dtype)
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if "freeze" in told:
         optimizer = plait.OneBitAdam(model.parameters(), lr=0.01, freeze=told["freeze"])
+    if told.get("kind") == "lamb":
+        optimizer = plait.OneBitLamb(model.parameters(), lr=0.05, freeze=told["freeze"])
+    if told.get("kind") == "zero_one":
+        optimizer = plait.ZeroOneAdam(model.parameters(), lr=0.01, kappa=4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5) if told.get("schedules") else None
     with plait.session(
         global_batch_size=24,
@@ -125,6 +159,7 @@ def work(told: dict[str, Any]) -> None:
         max_fused=told.get("max_fused"),
         max_share=told.get("max_share", {}).get(me),
         compression=told.get("compression", "none"),
+        bucket_bytes=told.get("bucket_bytes", 25 * 2**20),
     ) as run:
         if "save" in told:
             run.save_every(told.get("save_interval_s", 1000.0), told["save"])
@@ -145,11 +180,12 @@ def work(told: dict[str, Any]) -> None:
             book.batches.append((run.step, numbers.tolist()))
             if not book.is_complete and run.step + told["patient_steps"] >= run.total_steps:
                 time.sleep(0.3)  # the run goes slowly towards its end until those who are to come have come
-            loss = (wrapped(x) - y).square().mean()
-            run.record(loss=loss)
-            loss.backward()
-            closing.step()
-            closing.zero_grad()
+            with run.fits():
+                loss = (wrapped(x) - y).square().mean()
+                run.record(loss=loss)
+                loss.backward()
+                closing.step()
+                closing.zero_grad()
             if run.step == leaves_at:
                 break
         book.write(Path(os.environ["PLAIT_RUN_DIR"]) / f"{run.member}.json", model)

@@ -64,7 +64,7 @@ class CodedWire:
 
 
 class MomentumWire:
-    """Sends bf16 gradients during the warm-up of 1-bit Adam, and then one bit a value of the momentum."""
+    """Sends bf16 gradients in the warm-up of 1-bit Adam and its kin, and then one bit a value of the momentum."""
 
     def __init__(self, optimizer: OneBitAdam, layout: FlatLayout, parameters: Sequence[nn.Parameter]) -> None:
         """``parameters`` in the layout's order."""
@@ -78,7 +78,7 @@ class MomentumWire:
     def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:
         """Starts the exchange of a stretch; ``share`` is this member's part of the step, 0 to 1."""
         message = self._layouts[stretch.start]
-        if not self.is_frozen:
+        if not (self.is_frozen or self._optimizer.sends_momentum):
             return () if group.size == 1 else (_coded(group, values, self._warm_up, message, None),)
         debt = self.ledger.use(stretch)
         prepare = self._momentum(values, stretch, share)

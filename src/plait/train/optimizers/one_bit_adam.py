@@ -5,7 +5,7 @@ is a hidden change of the learning rate), and what devices exchange is the momen
 place of the gradient, the new momentum itself, the same on all devices.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,6 +22,14 @@ ROOT_FLOOR_RATIO = 0.1
 One bit a value gives a value that is never touched, such as the weight of a dead unit, the size of its neighbours, and
 its error back in the next step. Divided by the root of almost nothing, that is a leap, and the loss becomes NaN.
 """
+
+
+def raise_floor(variances: Sequence[Tensor]) -> None:
+    """Raises, in place, what is tiny beside the rest of its tensor; a tensor of zeros beside all the others."""
+    num_values = sum(variance.numel() for variance in variances)
+    overall = sum((float(variance.sum()) for variance in variances), 0.0) / max(num_values, 1)
+    for variance in variances:
+        variance.clamp_(min=ROOT_FLOOR_RATIO**2 * (float(variance.mean()) or overall))
 
 
 class OneBitAdam(torch.optim.Optimizer):
@@ -64,6 +72,11 @@ class OneBitAdam(torch.optim.Optimizer):
         return bool(self.param_groups[0]["frozen"])
 
     @property
+    def sends_momentum(self) -> bool:
+        """Whether what devices exchange for the coming step is the momentum; else it is the gradient."""
+        return self.is_frozen
+
+    @property
     def beta(self) -> float:
         """The decay of the momentum."""
         return float(self.param_groups[0]["betas"][0])
@@ -99,10 +112,7 @@ class OneBitAdam(torch.optim.Optimizer):
             states = (self.state[parameter] for parameter in group["params"])
             variances.extend(state["exp_avg_sq"].div_(correction) for state in states if "exp_avg_sq" in state)
             group["frozen"] = True
-        num_values = sum(variance.numel() for variance in variances)
-        overall = sum((float(variance.sum()) for variance in variances), 0.0) / max(num_values, 1)
-        for variance in variances:
-            variance.clamp_(min=ROOT_FLOOR_RATIO**2 * (float(variance.mean()) or overall))
+        raise_floor(variances)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
