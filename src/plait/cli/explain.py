@@ -25,7 +25,7 @@ FilesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NODE=]FILE...",
-        help="With placement: what tools printed of the machines; this machine unless given.",
+        help="With placement: what tools printed of the machines; this one unless given. With comm: one job or file.",
         show_default=False,
     ),
 ]
@@ -90,6 +90,12 @@ def explain(
         if devices is None:
             raise typer.BadParameter("`plait explain placement` needs --devices K, the size of the group")
         return explain_placement(files or (), devices, free, model=model, cpu=cpu, as_json=as_json)
+    if subject == "comm":
+        from plait.cli.explain_comm import explain_comm
+
+        if files is None or len(files) != 1:
+            raise typer.BadParameter(f"`plait explain comm` takes one job, folder or file; got {len(files or ())}")
+        return explain_comm(files[0], state, as_json=as_json)
     if files or devices is not None or free is not None or model is not None or cpu is not None:
         raise typer.BadParameter("files, --devices, --free, --model and --cpu go with `plait explain placement`")
     return _explain_job(subject, state, as_json)

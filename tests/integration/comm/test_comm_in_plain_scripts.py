@@ -55,13 +55,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads((folder / str(n)).read_text(encoding="utf-8")) for n in range(RANKS)]
 
 
-@pytest.mark.parametrize("codec", [*CODECS, "onebit"])
+@pytest.mark.parametrize("codec", [*CODECS, "onebit", "auto"])
 def test_replicas_stay_equal_under_each_codec(found: list[dict[str, Any]], codec: str) -> None:
     assert len({each[codec]["weights"] for each in found}) == 1
 
 
 @pytest.mark.parametrize(
-    ("codec", "close"), [("plain", 1e-4), ("fp32", 1e-4), ("bf16", 0.01), ("fp16", 0.01), ("int8", 0.03)]
+    ("codec", "close"),
+    [("plain", 1e-4), ("fp32", 1e-4), ("bf16", 0.01), ("fp16", 0.01), ("int8", 0.03), ("auto", 0.01)],
 )
 def test_losses_are_those_of_ddp(found: list[dict[str, Any]], codec: str, close: float) -> None:
     assert found[0][codec]["losses"] == pytest.approx(found[0]["ddp"]["losses"], rel=close)
@@ -85,6 +86,12 @@ def test_sums_of_any_size_type_and_shape_are_right(found: list[dict[str, Any]]) 
     for each in found:
         for name, off in each["sums"].items():
             assert off <= (0.1 if "bfloat16" in name else 1e-5), name
+
+
+def test_all_members_measure_the_same_and_sum_by_it(found: list[dict[str, Any]]) -> None:
+    assert all(each["tuned"] == found[0]["tuned"] for each in found)
+    assert found[0]["tuned"]["off"] == 0.0
+    assert found[0]["tuned"]["saved"] == 1
 
 
 def test_errors_follow_parameters_into_other_buckets(found: list[dict[str, Any]]) -> None:

@@ -4,11 +4,11 @@ engine = plait.comm.CommEngine()
 model.register_comm_hook(plait.comm.DdpExchange(engine, "int8"), plait.comm.ddp_hook)
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
@@ -17,6 +17,7 @@ from plait.train.collectives.low_rank_sum import LowRankSum
 from plait.train.collectives.mesh import Mesh, MeshWork
 from plait.train.collectives.planned import Debt, PlannedSum, Prepare, Route, StageTimes
 from plait.train.comm.engine import CommEngine
+from plait.train.comm.planner import PLAIN
 from plait.train.compression import CODECS
 from plait.train.compression import codec as codec_of
 from plait.train.compression.low_rank import LowRank, low_rank_layout
@@ -24,13 +25,13 @@ from plait.train.compression.message import MessageLayout, message_layout
 from plait.train.optimizers import OneBitAdam
 from plait.words import did_you_mean
 
-PLAIN = "plain"
+AUTO = "auto"
 LOW_RANK = "low_rank"
 
 
 def choices() -> tuple[str, ...]:
-    """Returns the names of all ways to exchange gradients: the codecs, ``low_rank`` and ``plain``."""
-    return (*CODECS, LOW_RANK, PLAIN)
+    """Returns the names of all ways to exchange gradients: the codecs, ``low_rank``, ``plain``, ``auto``."""
+    return (*CODECS, LOW_RANK, PLAIN, AUTO)
 
 
 @dataclass(slots=True)
@@ -52,7 +53,8 @@ class DdpExchange:
     Args:
         engine: Carries out the exchanges.
         codec: What gradients travel as: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"int8"``, ``"sign1"``, ``"top_k"``,
-            ``"low_rank"``, or ``"plain"`` for PyTorch's own all-reduce. Not for :class:`OneBitAdam`.
+            ``"low_rank"``, ``"plain"`` for PyTorch's own all-reduce, or ``"auto"`` for whatever :meth:`CommEngine.tune`
+            found to be fastest for a bucket's size. Not for :class:`OneBitAdam`.
         optimizer: A :class:`OneBitAdam`: gradients travel in bf16 during its warm-up, then momenta in one bit a value.
         shape: Of the all-reduce; see :meth:`CommEngine.plan`.
         rank: Of ``low_rank``.
@@ -93,20 +95,41 @@ class DdpExchange:
         optimizer = self._optimizer
         if optimizer is not None and bucket.index() == 0 and optimizer.wants_freeze:
             optimizer.freeze()
-        is_momentum = optimizer is not None and optimizer.is_frozen
+        is_momentum = optimizer is not None and optimizer.sends_momentum
         name = "sign1" if is_momentum else self._codec or "bf16"
         buffer = bucket.buffer()
-        if name == PLAIN:
-            return self._plain(buffer)
         kept = self._kept(tuple(bucket.parameters()))
+        if name == AUTO:
+            return self._tuned(buffer, kept)
+        if name == PLAIN:
+            return self._plain(buffer, kept)
         return self._submit(buffer, kept, name, is_momentum)
 
-    def _plain(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+    def _plain(self, buffer: Tensor, kept: _Bucket) -> torch.futures.Future[Tensor]:
         buffer.div_(self._engine.size)
-        work = dist.all_reduce(buffer, group=self._engine.group, async_op=True)
-        assert work is not None
-        reduced: torch.futures.Future[list[Tensor]] = work.get_future()
-        return reduced.then(lambda done: done.value()[0])
+        if kept.debt is not None:  # of an earlier choice; an exact sum pays it
+            buffer.add_(kept.debt.owed)
+            kept.debt.owed.zero_()
+        return self._engine.plain(buffer)
+
+    def _tuned(self, buffer: Tensor, kept: _Bucket) -> torch.futures.Future[Tensor]:
+        tuning = self._engine.tuned()
+        candidate = tuning.choice(4 * kept.count).candidate
+        start_s = time.monotonic()
+        if candidate.shape == PLAIN:
+            future = self._plain(buffer, kept)
+        else:
+            name = str(candidate)
+            if name not in kept.routes:
+                kept.routes[name] = self._engine.route(candidate, tuning.table, kept.layout)
+            future = self._submit(buffer, kept, name, False)
+
+        def observe(done: torch.futures.Future[Tensor]) -> Tensor:
+            result = done.value()
+            tuning.observe(candidate, 4 * kept.count, time.monotonic() - start_s)
+            return result
+
+        return future.then(observe)
 
     def _submit(self, buffer: Tensor, kept: _Bucket, name: str, is_momentum: bool) -> torch.futures.Future[Tensor]:
         values = buffer
@@ -123,14 +146,14 @@ class DdpExchange:
                 values.mul_(part)
             if name == LOW_RANK:
                 return self._begin_low_rank(mesh, values, kept, times)
-            route, debt = self._route(kept, name), kept.debt if codec_of(name).feeds_back else None
+            route, debt = self._route(kept, name), kept.debt
             return mesh.start(
                 lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, prepare=prepare, times=times)
             )
 
         def end(work: MeshWork) -> Tensor:
             assert isinstance(work, PlannedSum | LowRankSum)
-            if not work.is_poisoned and kept.debt is not None and name != "fp32":
+            if not work.is_poisoned and kept.debt is not None:
                 kept.debt.commit()
             if work.is_poisoned and before is not None:
                 self.refused += 1
@@ -193,7 +216,9 @@ class DdpExchange:
     @property
     def _loses(self) -> bool:
         """Whether anything is lost that would have to be kept."""
-        return self._codec in {None, LOW_RANK} or (self._codec != PLAIN and codec_of(str(self._codec)).feeds_back)
+        if self._codec in {None, LOW_RANK, AUTO}:
+            return True
+        return self._codec != PLAIN and codec_of(str(self._codec)).feeds_back
 
 
 def ddp_hook(state: DdpExchange, bucket: GradBucket) -> torch.futures.Future[Tensor]:

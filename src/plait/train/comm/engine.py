@@ -10,8 +10,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -23,10 +24,11 @@ from plait.train.collectives.mesh import Mesh, MeshWork
 from plait.train.collectives.plan import Plan, chunks_of, direct, islands, ring
 from plait.train.collectives.planned import PlannedSum, Route, StageTimes
 from plait.train.comm.meeting import meet
+from plait.train.comm.planner import PLAIN, Candidate, Table, plan_of, topology_hash
+from plait.train.comm.tuning import Tuning
 from plait.train.compression import codec as codec_of
-from plait.train.compression.message import message_layout
+from plait.train.compression.message import MessageLayout, message_layout
 from plait.words import did_you_mean
-
 
 _GOODBYE_S = 10.0
 SHAPES = ("direct", "islands", "ring")
@@ -67,6 +69,8 @@ class CommEngine:
         rank: This member's rank in the group.
         size: Number of members.
         island_of: For each member, the number of its island.
+        names: For each member, the name of its island.
+        tuning: What :meth:`tune` left.
 
     Raises:
         PlaitError: A member could not be reached.
@@ -81,6 +85,8 @@ class CommEngine:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         several = len(numbers) > 1
         self.island_of = tuple(numbers[name] for name in names) if several else tuple(range(self.size))
+        self.names = names
+        self.tuning: Tuning | None = None
         self._timeout_s = timeout_s
         self._times = StageTimes()
         self._queue: deque[_Task] = deque()
@@ -126,24 +132,92 @@ class CommEngine:
             return ring(tuple(order), count)
         raise PlaitError(f"unknown shape {wanted!r}{did_you_mean(wanted, SHAPES)}")
 
+    def tune(self, codecs: Sequence[str] = (), saved: Path | None = None) -> Table:
+        """Measures links, codecs and ways to do an all-reduce, in two or three seconds; ``"auto"`` goes by it then.
+
+        All members call it at the same time, with nothing else under way.
+
+        Args:
+            codecs: What may be used besides exact ways; what they lose has to be acceptable.
+            saved: Folder in which rank 0 keeps tables by the hash of who takes part. A table from an earlier run saves
+                the trials, if the links are as fast as they were. ``None``: ``comm`` in ``PLAIT_RUN_DIR``, if set.
+        """
+        from plait.train.comm.probe import measured
+
+        folder = saved or (Path(os.environ["PLAIT_RUN_DIR"]) / "comm" if "PLAIT_RUN_DIR" in os.environ else None)
+        path = None if folder is None else folder / f"{topology_hash(self.names, codecs)}.json"
+        table = measured(self, codecs, path)
+        self.tuning = Tuning(table, self.rank, lambda word: self.all_reduce(word, shape="direct"), path)
+        self.tuning.save()
+        return table
+
     def all_reduce(self, tensor: Tensor, codec: str = "fp32", shape: str | None = None) -> torch.futures.Future[Tensor]:
         """Starts to sum a tensor over all members, in place; all members call it in the same order.
 
         Args:
             tensor: Floating point, of any shape; leave it alone until the future is done.
             codec: What travels between islands; what it loses is lost, for only a training step has somewhere to keep
-                it. ``"fp32"``: exact.
-            shape: As for :meth:`plan`.
+                it. ``"fp32"``: exact. ``"auto"``: whatever :meth:`tune` found to be fastest.
+            shape: As for :meth:`plan`; not with ``"auto"``.
 
         Returns:
             A future with the tensor. Exceptions: :class:`CommBroken`.
+
+        Raises:
+            PlaitError: The tensor is not of floating point, or ``"auto"`` comes before :meth:`tune`.
         """
         if not tensor.is_floating_point():
             raise PlaitError(f"all_reduce takes floating-point tensors, and this one is {tensor.dtype}")
+        if codec == "auto":
+            tuning = self.tuned()
+            candidate = tuning.choice(4 * tensor.numel()).candidate
+            return self._observed(tensor, candidate, tuning)
         chosen = codec_of(codec)
         layout = message_layout([(tensor.numel(), 1)])
-        route = Route(self.plan(tensor.numel(), shape, layout.payload_bytes(chosen)), layout, chosen)
+        return self._sum(tensor, Route(self.plan(tensor.numel(), shape, layout.payload_bytes(chosen)), layout, chosen))
 
+    def tuned(self) -> Tuning:
+        """Returns what :meth:`tune` left.
+
+        Raises:
+            PlaitError: It was not called.
+        """
+        if self.tuning is None:
+            raise PlaitError("codec 'auto' goes by measurements: call tune() on all members first")
+        return self.tuning
+
+    def all_reduce_by(self, tensor: Tensor, candidate: Candidate, table: Table) -> torch.futures.Future[Tensor]:
+        """Starts to sum a tensor in one particular way; see :meth:`all_reduce`."""
+        if candidate.shape == PLAIN:
+            return self.plain(tensor)
+        layout = message_layout([(tensor.numel(), 1)])
+        return self._sum(tensor, self.route(candidate, table, layout))
+
+    def route(self, candidate: Candidate, table: Table, layout: MessageLayout) -> Route:
+        """Returns the route of one particular way."""
+        chosen = codec_of(candidate.codec)
+        plan = plan_of(candidate, table.network, layout.count, chunks_of(layout.payload_bytes(chosen)))
+        return Route(plan, layout, chosen)
+
+    def plain(self, tensor: Tensor) -> torch.futures.Future[Tensor]:
+        """Starts PyTorch's own all-reduce."""
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        assert work is not None
+        reduced: torch.futures.Future[list[Tensor]] = work.get_future()
+        return reduced.then(lambda done: done.value()[0])
+
+    def _observed(self, tensor: Tensor, candidate: Candidate, tuning: Tuning) -> torch.futures.Future[Tensor]:
+        start_s = time.monotonic()
+        size_bytes = 4 * tensor.numel()
+
+        def observe(done: torch.futures.Future[Tensor]) -> Tensor:
+            result = done.value()
+            tuning.observe(candidate, size_bytes, time.monotonic() - start_s)
+            return result
+
+        return self.all_reduce_by(tensor, candidate, tuning.table).then(observe)
+
+    def _sum(self, tensor: Tensor, route: Route) -> torch.futures.Future[Tensor]:
         values = tensor
 
         def begin(mesh: Mesh, times: StageTimes) -> MeshWork:

@@ -1,0 +1,219 @@
+"""Measures the network between members and how long each way of an all-reduce takes on it, in two or three seconds.
+
+All members take part at the same time, and end with the same numbers bit for bit: everything that somebody measured is
+summed over all.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from plait.train.collectives.mesh import Mesh, MeshWork
+from plait.train.collectives.plan import direct
+from plait.train.collectives.planned import PlannedSum, Route, StageTimes
+from plait.train.comm.planner import Candidate, Network, Table, candidates
+from plait.train.comm.tuning import read
+from plait.train.compression import codec as codec_of
+from plait.train.compression import warm_up
+from plait.train.compression.message import message_layout
+
+if TYPE_CHECKING:
+    from plait.train.comm.engine import CommEngine
+
+_SMALL_VALUES = 256
+_LARGE_VALUES = 2**16
+_LARGER_VALUES = 2**18
+_FAST_S = 0.01
+"""Links that carry the large message faster than this are measured with the larger one."""
+
+_DRAIN_S = 0.03
+_MEASURE_S = 0.06
+_MOST_SUMS = 100
+_SEGMENTS = 3
+_MOST_TRIALS = 6
+_AGREE = 1.1
+_CODEC_VALUES = 2**18
+TRIAL_BYTES = (2**14, 2**17, 2**20, 2**22)
+LONGEST_TRIAL_S = 0.2
+"""Trials that would take longer are left to the formula, except the first two of each candidate."""
+
+HOPELESS = 3.0
+"""What the formula says is so many times slower than the best is not tried."""
+
+
+def measured(engine: "CommEngine", codecs: Sequence[str], saved: Path | None = None) -> Table:
+    """Measures the network and tries every candidate; all members call it at the same time.
+
+    Args:
+        engine: Idle.
+        codecs: Those that may be used besides exact ways.
+        saved: Where rank 0 may find a table of an earlier run.
+    """
+    network = _network(engine, codecs)
+    text = _told(engine, saved.read_bytes() if engine.rank == 0 and saved is not None and saved.exists() else b"")
+    earlier = read(text.decode(), network, candidates(network, codecs)) if text else None
+    if earlier is not None:
+        return earlier
+    ratios = {name: codec_of(name).wire_bytes(2**20) / 2**22 for name in (*codecs, "fp32")}
+    table = Table(network, candidates(network, codecs), ratios)
+    for size_bytes in TRIAL_BYTES:
+        best_s = min(table.formula_s(c, size_bytes) for c in table.candidates)
+        for candidate in table.candidates:
+            expected_s = table.predicted_s(candidate, size_bytes)
+            if size_bytes > TRIAL_BYTES[1] and (expected_s > LONGEST_TRIAL_S or expected_s > HOPELESS * best_s):
+                continue
+            seconds = _trial_s(engine, table, candidate, size_bytes)
+            table.measured_s.setdefault(candidate, []).append((size_bytes, seconds))
+    table.fix()
+    return table
+
+
+def _trial_s(engine: "CommEngine", table: Table, candidate: Candidate, size_bytes: int) -> float:
+    values = torch.ones(size_bytes // 4)
+    times: list[float] = []
+    _meet(engine)
+    for _ in range(_MOST_TRIALS):
+        start_s = time.perf_counter()
+        engine.all_reduce_by(values, candidate, table).wait()
+        took = torch.tensor([time.perf_counter() - start_s])
+        times.append(float(_mean(engine, took)[0]))
+        # The first fills the bucket of a rate limit and wakes threads. Two that agree were not disturbed.
+        if len(times) > 2 and sorted(times[1:])[1] < _AGREE * min(times[1:]):
+            break
+    return min(times[1:])
+
+
+def _network(engine: "CommEngine", codecs: Sequence[str]) -> Network:
+    """Measures latency and bandwidth by pairs of islands, and codecs on this host."""
+    island_of = engine.island_of
+    number = max(island_of) + 1
+    members = [[m for m, island in enumerate(island_of) if island == i] for i in range(number)]
+    latency_s, rate = torch.zeros(number, number), torch.zeros(number, number)
+    together = torch.zeros(number, number)
+    insides = [(island[0], island[1]) for island in members if len(island) > 1]
+    rounds = [insides, *([(members[i][0], members[j][0]) for i, j in round_] for round_ in tournament(number))]
+    for pairs in rounds:
+        _measure(engine, pairs, latency_s, rate)
+    for round_ in tournament(number):
+        lanes = [pair for i, j in round_ for pair in zip(members[i], members[j], strict=False)]
+        if len(lanes) > len(round_):
+            _measure(engine, lanes, None, together)
+    latency_s, rate, together = (_sum(engine, each) for each in (latency_s, rate, together))
+    for i, island in enumerate(members):
+        if len(island) < 2:  # nobody to talk to inside
+            latency_s[i, i], rate[i, i] = 0.0, torch.inf
+    best = torch.maximum(rate.clone().fill_diagonal_(0.0), together).amax(1)
+    uplink = [float(b) if float(b) > 0 else float(rate[i, i]) for i, b in enumerate(best)]
+    gamma = _mean(engine, torch.tensor([_codec_s_per_byte(name) for name in codecs]))
+    return Network(
+        island_of=island_of,
+        latency_s=tuple(map(tuple, latency_s.tolist())),
+        bytes_per_s=tuple(map(tuple, rate.tolist())),
+        uplink_bytes_per_s=tuple(uplink),
+        codec_s_per_byte=dict(zip(codecs, gamma.tolist(), strict=True)),
+    )
+
+
+def _measure(engine: "CommEngine", pairs: Sequence[tuple[int, int]], latency_s: Tensor | None, rate: Tensor) -> None:
+    """Lets pairs exchange at once; the lower member of each writes down what it found, added up by islands."""
+    mine = next((pair for pair in pairs if engine.rank in pair), None)
+    if mine is not None:
+        _pair_s(engine, mine, torch.ones(_SMALL_VALUES))
+        small_s = min(_pair_s(engine, mine, torch.ones(_SMALL_VALUES)) for _ in range(5))
+        bytes_per_s = _pair_rate(engine, mine)
+        if engine.rank == mine[0]:
+            _note(engine, rate, mine, bytes_per_s)
+            if latency_s is not None:
+                _note(engine, latency_s, mine, small_s / 2.0)
+    _meet(engine)
+
+
+def _pair_rate(engine: "CommEngine", pair: tuple[int, int]) -> float:
+    """Returns the bytes a second that two members send each other, both at once; the best of some spans of time."""
+    first_s = torch.tensor([_pair_s(engine, pair, torch.ones(_LARGE_VALUES))])
+    _pair_s(engine, pair, first_s)  # each has the sum of both: they have to go on equally often
+    first_s /= 2.0
+    values = torch.zeros(_LARGER_VALUES if float(first_s) < _FAST_S else _LARGE_VALUES)
+    each_s = max(float(first_s), 1e-4) * len(values) / _LARGE_VALUES
+    drain, sums = (max(2, min(_MOST_SUMS, round(span_s / each_s))) for span_s in (_DRAIN_S, _MEASURE_S / _SEGMENTS))
+    spans = []
+    for count in (drain, *(sums for _ in range(_SEGMENTS))):
+        start_s = time.perf_counter()
+        for done in [_pair_sum(engine, pair, values) for _ in range(count)]:  # zeros may share their memory
+            done.wait()
+        spans.append((time.perf_counter() - start_s) / count)
+    return values.nbytes / min(spans[1:])
+
+
+def _note(engine: "CommEngine", into: Tensor, pair: tuple[int, int], value: float) -> None:
+    i, j = (engine.island_of[member] for member in pair)
+    into[i, j] += value
+    if i != j:
+        into[j, i] += value
+
+
+def _pair_s(engine: "CommEngine", pair: tuple[int, int], values: Tensor) -> float:
+    """Returns the seconds that :func:`_pair_sum` takes."""
+    start_s = time.perf_counter()
+    _pair_sum(engine, pair, values).wait()
+    return time.perf_counter() - start_s
+
+
+def _pair_sum(engine: "CommEngine", pair: tuple[int, int], values: Tensor) -> torch.futures.Future[Tensor]:
+    """Starts to sum values over two members in place, each of which sends all of them once."""
+    route = Route(direct(2, len(values)), message_layout([(len(values), 1)]), codec_of("fp32"))
+
+    def begin(mesh: Mesh, times: StageTimes) -> MeshWork:
+        return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, times=times), pair)
+
+    return engine.submit(begin, lambda _: values, values.device)
+
+
+def _codec_s_per_byte(name: str) -> float:
+    """Returns the processor's seconds for each byte of fp32 that is encoded and decoded."""
+    codec = codec_of(name)
+    warm_up(codec)
+    values, error, out = torch.randn(_CODEC_VALUES), torch.zeros(_CODEC_VALUES), torch.zeros(_CODEC_VALUES)
+    data = torch.zeros(codec.wire_bytes(_CODEC_VALUES), dtype=torch.uint8)
+    times = []
+    for _ in range(3):
+        start_s = time.thread_time()
+        codec.encode(values, error, error, data)
+        codec.decode(data, out, add=True)
+        times.append(time.thread_time() - start_s)
+    return min(times) / (4.0 * _CODEC_VALUES)
+
+
+def tournament(number: int) -> Iterator[list[tuple[int, int]]]:
+    """Yields rounds in which everybody meets somebody else, until all have met (the circle method)."""
+    seats = list(range(number)) + ([-1] if number % 2 else [])
+    for _ in range(len(seats) - 1 if number > 1 else 0):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        yield [(min(a, b), max(a, b)) for a, b in pairs if min(a, b) >= 0]
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+
+
+def _meet(engine: "CommEngine") -> None:
+    engine.all_reduce(torch.zeros(1), shape="direct").wait()
+
+
+def _sum(engine: "CommEngine", values: Tensor) -> Tensor:
+    return engine.all_reduce(values.clone(), shape="direct").wait()
+
+
+def _told(engine: "CommEngine", data: bytes) -> bytes:
+    """Returns rank 0's bytes on all members."""
+    length = int(_sum(engine, torch.tensor([float(len(data))], dtype=torch.float32))[0])
+    text = torch.zeros(length)
+    if engine.rank == 0 and length:
+        text.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    return bytes(_sum(engine, text).to(torch.uint8).tolist()) if length else b""
+
+
+def _mean(engine: "CommEngine", values: Tensor) -> Tensor:
+    return _sum(engine, values) / engine.size
