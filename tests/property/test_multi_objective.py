@@ -366,6 +366,24 @@ def test_nobody_bids_for_being_spread() -> None:
     assert decision.allocation == Allocation(counts=(("A100", 2),))
 
 
+def test_rates_that_nobody_measured_are_worth_a_try() -> None:
+    """A device that may be faster is tried once; what is measured there then counts as it is."""
+
+    def kind(t4: Rate) -> str:
+        here = Allocation(counts=(("A100", 1),))
+        rates = {
+            Configuration(counts=(("A100", 1),)): Rate(per_s=1.0, relative_error=0.0),
+            Configuration(counts=(("T4", 1),)): t4,
+        }
+        one = task("j", left=36000.0, state="running", allocation=here, num_nodes=1)
+        (decision,) = MultiObjective(PRESETS["fair"]).decide(cluster(), [replace(one, rates=rates)])
+        assert decision.allocation is not None
+        return decision.allocation.counts[0][0]
+
+    assert kind(Rate(per_s=1.0, relative_error=0.3)) == "T4"
+    assert kind(Rate(per_s=1.0, relative_error=0.0)) == "A100"
+
+
 def test_memory_holds_open_tasks_only() -> None:
     policy = MultiObjective()
     memory: Memory = NOTHING_REMEMBERED

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from plait.schedule.policy import ClusterView, Configuration, TaskView
+from plait.schedule.policy import ClusterView, Configuration, Rate, TaskView
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -124,27 +124,36 @@ def _kind(cluster: ClusterView, task: TaskView, types: Sequence[str]) -> _Kind:
     for configuration, rate in _listed(task) if task.rates else _guessed(task, types):
         if rate > 0 and _is_allowed(cluster, task, configuration):
             each = tuple(task.devices_per_worker(name) for name, _ in configuration.counts)
-            found[Column(configuration=configuration, devices_each=each)] = _placed(task, configuration, rate)
+            found[Column(configuration=configuration, devices_each=each)] = rate
     fewest = task.workers.min
     holds = [task.slots.get(name, 0) >= fewest for name in types]
     return _Kind(
         rates=found,
-        gang_rates=tuple(task.rate(name, fewest) if fits else 0.0 for name, fits in zip(types, holds, strict=True)),
+        gang_rates=tuple(_alone(task, name) if fits else 0.0 for name, fits in zip(types, holds, strict=True)),
         gang_devices=tuple(float(fewest * task.devices_per_worker(name)) for name in types),
     )
 
 
-def _placed(task: TaskView, configuration: Configuration, rate: float) -> float:
-    """Placement keeps workers together where it can, so nobody can count on being spread where that is faster."""
-    if not configuration.is_spread:
-        return rate
-    (name, number) = configuration.counts[0]
-    return min(rate, task.rate(name, number) or rate)
+def _alone(task: TaskView, name: str) -> float:
+    """Returns work a second with the fewest workers of one type, together."""
+    known = task.rates.get(Configuration(counts=((name, task.workers.min),)))
+    return hoped(known) if known is not None else task.rate(name, task.workers.min)
 
 
 def _listed(task: TaskView) -> Iterator[tuple[Configuration, float]]:
+    """Placement keeps workers together where it can, so nobody counts on being spread where that would be faster."""
     for configuration, rate in task.rates.items():
-        yield configuration, rate.per_s
+        together = task.rates.get(Configuration(counts=configuration.counts)) if configuration.is_spread else None
+        yield configuration, hoped(rate) if together is None else min(hoped(rate), hoped(together))
+
+
+def hoped(rate: Rate) -> float:
+    """Returns work a second with its error on top: what is not measured yet is worth a try.
+
+    A try costs one restart, and then the rate is known; a fast device that is never tried costs as long as the task
+    runs. The value of the present configuration bounds the tries: a change must pay back its restart.
+    """
+    return rate.per_s * (1.0 + (rate.relative_error or 0.0))
 
 
 def _guessed(task: TaskView, types: Sequence[str]) -> Iterator[tuple[Configuration, float]]:
