@@ -116,11 +116,12 @@ class _Replay:
         self.calendar: list[tuple[float, int, Event]] = []
         self.by_worker: dict[tuple[str, str], list[tuple[float, int, Event]]] = {}
         self.started: set[tuple[str, str]] = set()
+        self.began: dict[tuple[str, str], float] = {}
         self._sort(records)
 
     def _sort(self, records: Sequence[Record]) -> None:
         """Puts outside events into the calendar, those of workers behind the command that started the worker."""
-        began: dict[tuple[str, str], float] = {}
+        began = self.began
         first: dict[str, str] = {}
         for record in records:
             event = record.event
@@ -146,8 +147,11 @@ class _Replay:
             for worker in _starts(commands):
                 if worker not in self.started:
                     self.started.add(worker)
+                    # Sums of floating-point times must not swap events that came at nearly the same time.
+                    is_as_recorded = at_s == self.began.get(worker)
                     for delay_s, number, later in self.by_worker.get(worker, ()):
-                        heapq.heappush(self.calendar, (at_s + delay_s, number, later))
+                        due_s = later.at_s if is_as_recorded else at_s + delay_s
+                        heapq.heappush(self.calendar, (due_s, number, later))
 
 
 def _worker(event: Event, first: dict[str, str]) -> tuple[str, str] | None:
