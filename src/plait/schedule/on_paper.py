@@ -52,7 +52,7 @@ def played(scenario: Scenario) -> ClusterState:
     state, _ = machine.apply(state, Tick(id=0, at_s=0.0, day_s=begins_day_s))
     play = Rehearsal(state, elastic=elastic)
     for node in scenario.cluster.nodes:
-        play.feed(NodeJoined(id=0, at_s=0.0, node=_node(node)))
+        play.feed(NodeJoined(id=0, at_s=0.0, node=node_on_paper(node)))
     settle_s = play.state.config.settle_s
     # Nodes have been there for long when the first thing happens.
     play.play_until(settle_s)
@@ -105,7 +105,8 @@ def _submission(job_id: str, job: object) -> Event:
     return JobSubmitted(id=0, at_s=0.0, job_id=job_id, job=job)  # type: ignore[arg-type]
 
 
-def _node(node: EmulatedNode) -> Node:
+def node_on_paper(node: EmulatedNode) -> Node:
+    """Returns the node as if an agent had registered it, with published speed and memory."""
     speed = predicted_speed(node.accelerator, "fp16")[0]
     memory_bytes = node.memory_bytes or capability(node.accelerator).memory_bytes
     devices = tuple(
