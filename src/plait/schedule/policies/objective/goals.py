@@ -30,10 +30,12 @@ class Goals:
 
     @property
     def rho_exponent(self) -> float:
-        """``k``: claims grow with ``rho^k``; 0 without any fairness, 2 where nothing else counts."""
+        """``k``: claims grow with ``rho^k``; 0 without any fairness, ``MOST_RHO`` where it alone counts.
+
+        Beyond that, more does not help the worst-off: the one who is furthest behind then displaces too many others.
+        """
         against = self.fairness + self.throughput
-        share = self.fairness / against if against > 0 else 0.0
-        return MOST_RHO if share >= 1.0 else min(MOST_RHO, share / (1.0 - share) / 5.0)
+        return MOST_RHO * self.fairness / against if against > 0 else 0.0
 
     @property
     def late_exponent(self) -> float:
@@ -67,7 +69,7 @@ class Goals:
         return self.cost / total if total > 0 else 0.0
 
 
-MOST_RHO: Final = 2.0
+MOST_RHO: Final = 0.6
 LITTLE_THRIFT: Final = 0.05
 """Even where cost has no weight, the cheaper of two equals is taken."""
 
