@@ -1,5 +1,6 @@
 """The live state machine on a virtual clock: physics, failures, prices, repeatability."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from plait.sim.live import LiveOptions, node_of, run_live
 from plait.sim.outcome import RunOutcome, figures
 from plait.sim.recorded import NoRecord, is_recorded, read_records, reproduce
 from plait.sim.tariff import Tariff
-from plait.spec.cluster import PriceWindow
+from plait.spec.cluster import PriceWindow, Reservation
 
 NODES = (node_of("a0", "A", 4, speed=2.0), node_of("a1", "A", 4, speed=2.0), node_of("b0", "B", 4, speed=1.0))
 CHECKED = LiveOptions(is_checked=True, keeps_timeline=True, prices_per_hour={"A": 3.6, "B": 1.8})
@@ -154,3 +155,21 @@ def test_what_is_no_record_is_said(tmp_path: Path) -> None:
     path.write_bytes(RECORD.encode(Record(event=event)))
     with pytest.raises(NoRecord, match="the journal has gaps"):
         read_records(path)
+
+
+def test_reservations_hold_in_a_simulation() -> None:
+    reserved = Reservation(name="r", project="other", from_s=3600, to_s=7200, devices=(("A", 8),))
+    options = replace(CHECKED, reservations=(reserved,), day_s=0)
+    jobs = [replace(_job(0, 3700.0, 900.0), allowed=("A",))]
+    (one,) = _run(jobs, options=options).jobs
+    assert one.start_s is not None
+    assert 7200.0 <= one.start_s <= 7260.0
+
+
+def test_a_reservation_that_begins_takes_devices_back_in_a_simulation() -> None:
+    reserved = Reservation(name="r", project="other", from_s=3600, to_s=7200, devices=(("A", 8),))
+    jobs = [replace(_job(0, 10.0, 9000.0), allowed=("A",))]
+    (one,) = _run(jobs, options=replace(CHECKED, reservations=(reserved,))).jobs
+    assert one.restarts == 1
+    assert one.end_s is not None
+    assert one.end_s > 7200.0

@@ -161,8 +161,12 @@ class _Question:
         found = [kind for kind in self._asked() if kind != "priority"] if self._has_rounds() else []
         if found:
             return Constraint(kind=found[0], reason=self.task.reason, also=tuple(found[1:]))
-        also: tuple[ConstraintKind, ...] = ("priority",) if self._is_outranked() else ()
-        return Constraint(kind="reservation", reason=self.task.reason, also=also)
+        if not self._is_outranked():
+            return Constraint(kind="reservation", reason=self.task.reason)
+        # Who would come first at the same priority waits for priority; who would come later all the same, does not.
+        if self._would_win(self._raised(by=0), _Bidding(self.knowledge, self.task.key)):
+            return Constraint(kind="priority", reason=self.task.reason, also=("reservation",))
+        return Constraint(kind="reservation", reason=self.task.reason, also=("priority",))
 
     def _relaxed(self) -> Iterator[ConstraintKind]:
         """Yields every constraint without which there would be a place, the most particular first."""
@@ -206,9 +210,10 @@ class _Question:
             return True
         return any(entry.rpartition("|")[0] == str(self.task.key) for entry in after.memory.get(TARGET, {}))
 
-    def _raised(self) -> ClusterState:
+    def _raised(self, by: int = 1) -> ClusterState:
+        """Returns the state with the task at the highest priority of all, and ``by`` above that."""
         highest = max(self.state.jobs[job_id].job.priority for job_id in self.state.open_jobs)
-        raised = replace(self.job, job=replace(self.job.job, priority=highest + 1))
+        raised = replace(self.job, job=replace(self.job.job, priority=highest + by))
         return replace(self.state, jobs={**self.state.jobs, self.job.id: raised})
 
     def _has_rounds(self) -> bool:

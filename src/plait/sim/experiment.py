@@ -62,6 +62,8 @@ def run(experiment: Experiment, policy_text: str) -> RunOutcome:
             prices_per_hour=experiment.cluster.prices_per_hour,
             windows=experiment.cluster.cluster.price_windows,
             projects=experiment.cluster.projects,
+            reservations=experiment.cluster.cluster.reservations,
+            racks=experiment.cluster.cluster.racks,
             beliefs=experiment.beliefs,
             seed=experiment.seed,
             day_s=experiment.day_s,
@@ -77,8 +79,10 @@ def run(experiment: Experiment, policy_text: str) -> RunOutcome:
 
 def _run_rounds(experiment: Experiment, chosen: Policy, *, keeps: bool) -> RunOutcome:
     cluster = experiment.cluster.cluster
-    if experiment.node_mtbf_s is not None or cluster.price_windows or cluster.projects:
-        raise PlaitError("the simulator of rounds knows no failures, price windows or projects; use --engine live")
+    if experiment.node_mtbf_s is not None or cluster.price_windows or cluster.projects or cluster.reservations:
+        raise PlaitError(
+            "the simulator of rounds knows no failures, price windows, projects or reservations; use --engine live"
+        )
     setting = NeutralSetting(
         round_s=max(TICK_S, round(experiment.round_s / TICK_S) * TICK_S),
         restart_s=min(experiment.restart_s, TICK_S),

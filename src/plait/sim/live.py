@@ -36,7 +36,7 @@ from plait.sim.jobs import SimJob
 from plait.sim.outcome import Held, JobOutcome, RunOutcome, fair_time_s
 from plait.sim.tariff import Tariff
 from plait.sim.timed import TimedPolicy
-from plait.spec.cluster import Cluster, PolicyChoice, PriceWindow, Project
+from plait.spec.cluster import Cluster, PolicyChoice, PriceWindow, Project, Reservation
 from plait.spec.job import DeviceRequest, FailureRules, Job, Resources, Task, WorkerRange
 
 TASK = "train"
@@ -58,6 +58,8 @@ class LiveOptions:
         prices_per_hour: By type.
         windows: Prices by time of day; the trace begins at ``day_s`` after midnight.
         projects: Weights, quotas and limits by project.
+        reservations: Devices kept for projects at times of the day.
+        racks: Nodes by rack, for jobs that say where their workers may be.
         price_changes: (seconds from the beginning, type, price) in any order, as of spot markets.
         beliefs: What the policy is told of rates and remaining work.
         seed: Of failures.
@@ -74,6 +76,8 @@ class LiveOptions:
     prices_per_hour: Mapping[str, float] = field(default_factory=dict)
     windows: tuple[PriceWindow, ...] = ()
     projects: tuple[Project, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    racks: tuple[tuple[str, tuple[str, ...]], ...] = ()
     price_changes: tuple[tuple[float, str, float], ...] = ()
     day_s: int = 0
     beliefs: Beliefs = field(default_factory=Beliefs)
@@ -129,7 +133,8 @@ class _Run:
         self.active_since_s = 0.0
         self.next_tick_s: float | None = None
         self.settled_at = -1
-        self.has_rounds = isinstance(policy, RememberingPolicy) or bool(options.windows) or options.is_cyclic
+        self.has_times = bool(options.windows or options.reservations)
+        self.has_rounds = isinstance(policy, RememberingPolicy) or self.has_times or options.is_cyclic
 
     # The clock.
 
@@ -186,7 +191,8 @@ class _Run:
         self.feed(Tick, day_s=int(self.options.day_s + self.now_s) % 86400)
         is_settled = self.settled_at == before and not self._has_waiting()
         self.settled_at = self.state.last_event_id
-        if self.has_rounds and not is_settled:
+        # A reservation begins by the clock alone.
+        if self.has_rounds and (self.options.reservations or not is_settled):
             self._plan_tick()
 
     def _has_waiting(self) -> bool:
@@ -205,7 +211,7 @@ class _Run:
         self.next_job += 1
         self._count_active(+1)
         self.books[job.id] = Book(job=job, left=job.work, active_at_submit=self.active_integral)
-        if not self.state.open_jobs and self.options.windows:
+        if not self.state.open_jobs and self.has_times:
             self.feed(Tick, day_s=int(self.options.day_s + self.now_s) % 86400)
         self.feed(JobSubmitted, job_id=job.id, job=spec_of(job))
         self._plan_submission()
@@ -452,7 +458,13 @@ class _Run:
 
 def _initial(options: LiveOptions) -> ClusterState:
     choice = PolicyChoice(round_s=options.round_s)
-    cluster = Cluster(price_windows=options.windows, projects=options.projects, policy=choice)
+    cluster = Cluster(
+        price_windows=options.windows,
+        projects=options.projects,
+        reservations=options.reservations,
+        racks=options.racks,
+        policy=choice,
+    )
     state = machine.initial(cluster)
     # Nodes join all at once here, and there is nobody to be patient with.
     return replace(state, config=replace(state.config, settle_s=0.0, backoff_base_s=0.0, grace_s=0.0))
