@@ -124,7 +124,8 @@ class Endpoints:
     async def explain(self, request: Request) -> Response:
         """GET /v1/jobs/{job}/explain."""
         job_id = self._known_job(request)
-        return JSONResponse(explain_answer(self._writer.state, job_id))
+        # The forecast plays the scheduler on, which takes a while on a large cluster; the state itself never changes.
+        return JSONResponse(await asyncio.to_thread(explain_answer, self._writer.state, job_id))
 
     async def progress(self, request: Request) -> Response:
         """GET /v1/jobs/{job}/progress."""

@@ -108,9 +108,10 @@ _SHAPE: list[tuple[_Kind, ...]] = [()]
 def _shape_of(kinds: tuple[_Kind, ...]) -> tuple[_Kind, ...]:
     """Returns the same object as last time where the devices that work may go to are the same."""
     last = _SHAPE[0]
-    if len(last) != len(kinds) or any(one is not other for one, other in zip(last, kinds, strict=True)):
-        _SHAPE[0] = kinds
-    return _SHAPE[0]
+    if len(last) == len(kinds) and all(one is other for one, other in zip(last, kinds, strict=True)):
+        return last
+    _SHAPE[0] = kinds
+    return kinds  # not what is in the list by now: several threads may ask about states of their own
 
 
 class Capacity:

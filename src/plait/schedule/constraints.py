@@ -257,7 +257,7 @@ class _Question:
         return f"{need}{rest}" if rest else self.task.reason
 
     def _told_gang(self) -> str:
-        return f" at once; {self.room()} could start now"
+        return f" at once; {of_workers(self.room())} could start now"
 
     def _told_topology(self) -> str:
         number = self.room(together=False)

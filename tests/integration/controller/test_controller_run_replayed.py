@@ -51,6 +51,24 @@ async def test_the_simulator_reproduces_a_recorded_run_exactly(stage: "Stage") -
     assert await asyncio.to_thread(execute, ["simulate", str(stage.state)]) == 0
 
 
+async def test_the_live_controller_names_the_binding_constraint(stage: "Stage") -> None:
+    async with stage.controller_at(stage.state):
+        client = Client(stage.state)
+        agent = await stage.agent("n0", "a", slots=4)
+        await asyncio.to_thread(client.submit, stage.job("first", 3), "/work")
+        for index in range(3):
+            await agent.acknowledged(agent.up(await agent.next(StartWorker, index + 1)))
+        for name, workers in (("gang", 2), ("small", 1), ("huge", 9)):
+            await asyncio.to_thread(client.submit, stage.job(name, workers), "/work")
+        told = {name: (await asyncio.to_thread(client.explain, f"{name}-1"))["tasks"][0] for name in ("gang", "small")}
+        assert told["gang"]["constraint"] == "gang"
+        assert told["gang"]["constraint_reason"] == "needs 2 workers of T4 at once; 1 worker could start now"
+        assert told["gang"]["starts"] == "not known: nobody knows when first-1/train/0 will be done"
+        assert told["small"]["constraint"] == "reservation"
+        assert (await asyncio.to_thread(client.explain, "first-1"))["tasks"][0]["constraint"] == ""
+        assert await asyncio.to_thread(execute, ["explain", "huge-1", "--state", str(stage.state)]) == 0
+
+
 async def test_another_policy_is_told_apart(stage: "Stage") -> None:
     await _small_run(stage)
     assert reproduce(read_records(stage.state), policy("srtf")).differences
