@@ -102,6 +102,18 @@ def test_nothing_is_done_on_a_fast_alike_network() -> None:
     assert "nothing else is clearly faster" in table.choice(MB).reason
 
 
+def test_one_disturbed_trial_does_not_spoil_what_is_larger() -> None:
+    """Where trials end at 1 MB, a stall of 50 ms in the best candidate's last one must not count 16 times."""
+    table = table_of(SLOW)
+    for candidate in table.candidates:
+        stall_s = 0.05 if candidate.shape == "weighted" else 0.0
+        times = [(s, table.formula_s(candidate, s) + 0.002) for s in (2**14, 2**17)]
+        table.measured_s[candidate] = [*times, (MB, table.formula_s(candidate, MB) + 0.002 + stall_s)]
+    table.fix()
+    assert table.choice(16 * MB).candidate == Candidate("weighted")
+    assert table.predicted_s(Candidate("weighted"), 16 * MB) == pytest.approx(16 * MB / 12e6, rel=0.1)
+
+
 def test_a_gain_too_small_to_be_sure_of_is_left() -> None:
     fast = network((0, 1, 2, 3), (FAST,) * 4, latency_s=1e-5)
     for part, chosen in ((0.97, PLAIN), (0.9, "direct")):

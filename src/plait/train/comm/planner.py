@@ -206,19 +206,33 @@ class Table:
         if not trials:
             return formula_s
         sizes = [size for size, _ in trials]
-        over_s = [seconds - self.formula_s(candidate, size) for size, seconds in trials]
         place = bisect.bisect_left(sizes, size_bytes)
         if place == 0:
             return trials[0][1]  # all smaller messages cost what the smallest did: latency
-        if len(sizes) == 1:
-            return max(formula_s, formula_s + over_s[0])
-        # What the formula leaves out is a fixed part and one by size; beyond the last trial both go on as they were.
-        place = min(place, len(sizes) - 1)
-        slope = (over_s[place] - over_s[place - 1]) / (sizes[place] - sizes[place - 1])
-        if size_bytes > sizes[-1]:
-            slope = max(0.0, slope)
-        guess_s = formula_s + over_s[place] + slope * (size_bytes - sizes[place])
-        return max(guess_s, formula_s / 2.0)
+        if place == len(sizes):
+            return formula_s + self._over_s(candidate, -1) + self._slope(candidate) * (size_bytes - sizes[-1])
+        part = (size_bytes - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
+        over_s = (1.0 - part) * self._over_s(candidate, place - 1) + part * self._over_s(candidate, place)
+        return max(formula_s + over_s, formula_s / 2.0)
+
+    def _over_s(self, candidate: Candidate, trial: int) -> float:
+        """Returns what a trial took beyond the formula."""
+        size_bytes, seconds = self.measured_s[candidate][trial]
+        return seconds - self.formula_s(candidate, size_bytes)
+
+    def _slope(self, candidate: Candidate) -> float:
+        """Returns what the formula leaves out of each byte beyond the last trial, in seconds.
+
+        It is the processor's work, alike for all shapes of a codec; disturbances only ever make it look larger, so the
+        least of them counts.
+        """
+        slopes = []
+        for other, trials in self.measured_s.items():
+            is_alike = other.codec == candidate.codec and (other.shape == PLAIN) == (candidate.shape == PLAIN)
+            if is_alike and len(trials) > 1:
+                step_bytes = trials[-1][0] - trials[-2][0]
+                slopes.append((self._over_s(other, -1) - self._over_s(other, -2)) / step_bytes)
+        return max(0.0, min(slopes, default=0.0))
 
     def choice(self, size_bytes: int) -> Choice:
         """Returns what is used for a size; what was put to use earlier stays until :meth:`decide` says otherwise."""

@@ -30,8 +30,7 @@ _LARGER_VALUES = 2**18
 _FAST_S = 0.01
 """Links that carry the large message faster than this are measured with the larger one."""
 
-_DRAIN_S = 0.03
-_MEASURE_S = 0.06
+_SEGMENT_S = 0.04
 _MOST_SUMS = 100
 _SEGMENTS = 3
 _MOST_TRIALS = 6
@@ -133,20 +132,32 @@ def _measure(engine: "CommEngine", pairs: Sequence[tuple[int, int]], latency_s: 
 
 
 def _pair_rate(engine: "CommEngine", pair: tuple[int, int]) -> float:
-    """Returns the bytes a second that two members send each other, both at once; the best of some spans of time."""
-    first_s = torch.tensor([_pair_s(engine, pair, torch.ones(_LARGE_VALUES))])
-    _pair_s(engine, pair, first_s)  # each has the sum of both: they have to go on equally often
-    first_s /= 2.0
-    values = torch.zeros(_LARGER_VALUES if float(first_s) < _FAST_S else _LARGE_VALUES)
-    each_s = max(float(first_s), 1e-4) * len(values) / _LARGE_VALUES
-    drain, sums = (max(2, min(_MOST_SUMS, round(span_s / each_s))) for span_s in (_DRAIN_S, _MEASURE_S / _SEGMENTS))
-    spans = []
-    for count in (drain, *(sums for _ in range(_SEGMENTS))):
+    """Returns the bytes a second that two members send each other, both at once; the best of some spans of time.
+
+    The first span uses up what a rate limit lets through at once. How much is sent in the next follows from what the
+    fastest so far has shown, so that a stall at the start does not make all of them too short to tell.
+    """
+    each_s = _agreed(engine, pair, _pair_s(engine, pair, torch.zeros(_LARGE_VALUES)))
+    values = torch.zeros(_LARGE_VALUES)
+    best_s = torch.inf
+    for span in range(1 + _SEGMENTS):
+        if each_s < _FAST_S and len(values) < _LARGER_VALUES:
+            values, each_s, best_s = torch.zeros(_LARGER_VALUES), each_s * _LARGER_VALUES / _LARGE_VALUES, torch.inf
+        count = max(2, min(_MOST_SUMS, round(_SEGMENT_S / max(each_s, 1e-4))))
         start_s = time.perf_counter()
         for done in [_pair_sum(engine, pair, values) for _ in range(count)]:  # zeros may share their memory
             done.wait()
-        spans.append((time.perf_counter() - start_s) / count)
-    return values.nbytes / min(spans[1:])
+        took_s = _agreed(engine, pair, (time.perf_counter() - start_s) / count)
+        each_s = min(each_s, took_s)
+        best_s = min(best_s, took_s) if span else best_s
+    return values.nbytes / best_s
+
+
+def _agreed(engine: "CommEngine", pair: tuple[int, int], seconds: float) -> float:
+    """Returns the mean of what two members measured: they have to go on alike."""
+    both = torch.tensor([seconds])
+    _pair_s(engine, pair, both)
+    return float(both[0]) / 2.0
 
 
 def _note(engine: "CommEngine", into: Tensor, pair: tuple[int, int], value: float) -> None:
