@@ -6,11 +6,14 @@ import torch
 from plait.agent import causes
 from plait.errors import ContractMismatch, MembershipLost
 from plait.train.exits import EXIT_NETWORK, EXIT_OOM, exit_codes
+from plait.train.retreat import DoesNotFit
 
 ENDS = [
     (MembershipLost("w1 was cut off"), EXIT_NETWORK),
     (MemoryError("no more"), EXIT_OOM),
     (torch.OutOfMemoryError("no more on the device"), EXIT_OOM),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), EXIT_OOM),
+    (DoesNotFit("nothing smaller can be tried"), EXIT_OOM),
 ]
 
 
@@ -40,3 +43,5 @@ def test_a_mistake_of_the_users_stays_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PLAIT_AGENT", "/nowhere.sock")
     with pytest.raises(ContractMismatch), exit_codes():
         raise ContractMismatch("w1 differs from w0 in seed: 1 here, 0 there")
+    with pytest.raises(RuntimeError, match="shapes"), exit_codes():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

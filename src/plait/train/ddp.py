@@ -55,3 +55,16 @@ def wrapped_alone(model: nn.Module, exchange: Exchange, find_unused: bool) -> Di
     )
     wrapped.register_comm_hook(None, exchange.hook)
     return wrapped
+
+
+def begin_anew(wrapped: DistributedDataParallel, exchange: Exchange) -> None:
+    """Readies a model for a forward pass after a backward pass that broke; its gradients must have been let go.
+
+    DDP's reducer still waits for the rest of that pass and would refuse another one, so it is made anew.
+    """
+    parts: Any = wrapped
+    parts.reducer = parts.logger = None  # the buffers go before new ones are made
+    parameters, expects_sparse = parts._build_params_for_reducer()  # noqa: SLF001 - as DDP does after unpickling
+    names = parts._build_debug_param_to_name_mapping(parameters)  # noqa: SLF001
+    parts._ddp_init_helper(parameters, expects_sparse, names, parts.static_graph)  # noqa: SLF001
+    wrapped.register_comm_hook(None, exchange.hook)

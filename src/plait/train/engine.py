@@ -29,6 +29,7 @@ from plait.train.observers import Observers, StepFacts
 from plait.train.optimizers import OneBitAdam
 from plait.train.regroup import Regroup
 from plait.train.replica import Extras, Planned, Replica
+from plait.train.retreat import DoesNotFit
 from plait.train.share import Share, shares_of_step, with_samples
 from plait.train.sync_norm import StepSums
 from plait.train.transfer import StateServer
@@ -82,6 +83,8 @@ class StepEngine:
         self.sums = replica.sums
         self.most = config.most
         self.fusing = Fusing()
+        self.fits_at_once: int | None = None
+        """The most micro-batches in one pass that memory was found to hold, None where it never ran out."""
         self.share: Share | None = None
         self.catch_up: CatchUp | None = None
         self.last_vote: Vote | None = None
@@ -91,11 +94,14 @@ class StepEngine:
         self.extras = Extras()
         self.chunk: tuple[int, ...] = ()
         self.read_ahead: Callable[[int, tuple[int, ...]], None] | None = None
+        self.begin_passes_anew: Callable[[], None] = lambda: None
+        """Readies the model for a forward pass after one that broke."""
         self._sent_extras = Extras()
         self._extra_works: list[Any] = []
         self._chunk_s = 0.0
         self._chunk_samples = 0
         self._chunk_weight: int | None = None
+        self._loss_before: float | None = None
         self.standing = Regroup(self, link, server)
         if self.sums is not None:
             self.sums.bind(self)
@@ -174,6 +180,7 @@ class StepEngine:
         counts = [all_counts[k] for k in self.chunk]
         self._chunk_samples = sum(counts)
         self._chunk_weight = None
+        self._loss_before = share.loss_sum
         # A step that commits outside the loop (no own work, or after a regroup) leaves its gradients behind; the
         # loop's zero_grad() does not run for it, and the next backward would add to them.
         self.replica.optimizer.zero_grad(set_to_none=True)
@@ -195,7 +202,30 @@ class StepEngine:
             most = len(pending)  # statistics over the whole step take the whole share at once
         else:
             most = self.config.max_fused or self.fusing.most(len(pending))
+            most = min(most, self.fits_at_once or most)
         return tuple(pending[:most])
+
+    def half_of_chunk(self) -> int | None:
+        """Returns how many micro-batches to try at once after the running chunk did not fit, None for nothing less."""
+        return None if len(self.chunk) < 2 or self.sums is not None else len(self.chunk) // 2
+
+    def run_in_less(self, most: int) -> None:
+        """Gives the running chunk back, of whose pass nothing counts, to be run with at most ``most`` at once.
+
+        Where some of its gradients have left already, the exchange begins anew in another generation.
+        """
+        share = self.share
+        assert share is not None
+        self.fits_at_once = most
+        share.pending = [*self.chunk, *share.pending]
+        share.loss_sum = self._loss_before
+        self.replica.ghosts.discard(self.chunk)
+        self.replica.ghosts.leave()
+        self.chunk = ()
+        self.replica.optimizer.zero_grad(set_to_none=True)
+        self.begin_passes_anew()
+        if self.exchange.works:
+            self.standing.change(DoesNotFit(f"{self.config.me} runs its part of step {self.step} in smaller passes"))
 
     def active_ranks(self) -> tuple[int, ...]:
         """Returns the ranks of the members that have samples in the running step, rising."""

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-import torch
-
 from plait.errors import MembershipLost
+from plait.train.retreat import DoesNotFit, ran_out
 
 EXIT_OOM = 75
 EXIT_NETWORK = 76
@@ -27,7 +26,9 @@ def exit_codes() -> Iterator[None]:
         yield
     except MembershipLost as error:
         _end(error, EXIT_NETWORK)
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    except (MemoryError, RuntimeError, DoesNotFit) as error:
+        if not ran_out(error):
+            raise
         _end(error, EXIT_OOM)
 
 

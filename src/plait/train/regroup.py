@@ -65,9 +65,13 @@ class Regroup:
     def must_stop(self) -> bool:
         """Whether the group is about to change, or this member is to leave."""
         if self._link is None:
-            return False
+            return self.wants_to_leave
         self._link.pump()
         return self._link.stop_asked or self.wants_to_leave
+
+    def ask_to_leave(self) -> None:
+        """Makes this member leave at its next safe point; may be called from any thread."""
+        self.wants_to_leave = True
 
     def progress(self, phase: str) -> None:
         """Lets the heartbeats say where this member is."""
@@ -106,6 +110,8 @@ class Regroup:
             MembershipLost: the group goes on without this member, or exchanges keep breaking.
             Left: this member has left as it was asked to.
         """
+        if self._link is None and self.wants_to_leave:
+            raise Left
         if self._link is None:
             raise error or MembershipLost("a session of one process cannot lose members")
         if self._break_s is None:

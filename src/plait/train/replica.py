@@ -15,6 +15,7 @@ from plait.train.bitwise import FixedPointScale
 from plait.train.collectives.exchange import Exchange, FixedExchange
 from plait.train.learning_rate import AdaScale, Rule, batch_factor, group_squares, scaled_learning_rates
 from plait.train.norm import GhostStatistics
+from plait.train.retreat import update_in_memory
 from plait.train.scaling import GlobalScale
 from plait.train.sync_norm import StepSums
 
@@ -84,7 +85,7 @@ class Replica:
         if self.before_step is not None:
             self.before_step()
         with self._rates():
-            self.optimizer.step()
+            update_in_memory(self.optimizer, self.optimizer.param_groups[0]["params"][0].device)
         if self.adascale is not None:
             self.adascale = self.adascale.advanced(self.batch_ratio)
 

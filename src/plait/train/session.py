@@ -4,8 +4,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -21,7 +22,7 @@ from plait.train.checkpoint.pace import SnapshotPace
 from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
 from plait.train.collectives.exchange import Exchange, FixedExchange, SumExchange
 from plait.train.collectives.layout import FlatLayout
-from plait.train.ddp import layout_of, local_device, wrapped_alone
+from plait.train.ddp import begin_anew, layout_of, local_device, wrapped_alone
 from plait.train.engine import EngineConfig, StepEngine
 from plait.train.exits import exit_codes
 from plait.train.faults import FaultInjector
@@ -30,6 +31,7 @@ from plait.train.membership.link import WardenLink
 from plait.train.membership.warden import WardenConfig
 from plait.train.norm import Exchange as NormExchange
 from plait.train.norm import GhostStatistics, convert
+from plait.train.notice import heed_notice
 from plait.train.observers import Observers, StepFacts
 from plait.train.operators.swap import swap_in_forward
 from plait.train.optimizers import OneBitAdam
@@ -37,6 +39,7 @@ from plait.train.precision import ComputePrecision, check_reduce, compute_plan
 from plait.train.regroup import Left
 from plait.train.rendezvous import complete_place, trade_addresses
 from plait.train.replica import Replica
+from plait.train.retreat import fits
 from plait.train.scaling import autocast_forward, set_tf32
 from plait.train.settings import (
     Place,
@@ -156,6 +159,7 @@ class Session:
         self._loader: ShareLoader | None = None
         self._undo_autocast: Callable[[], None] = lambda: None
         self._undo_operators: Callable[[], None] = lambda: None
+        self._undo_notice: Callable[[], object] = lambda: None
         self._before_step: Callable[[], None] | None = None
 
     def _compute_precision(self) -> ComputePrecision:
@@ -191,6 +195,7 @@ class Session:
     def _close(self) -> None:
         self._undo_autocast()
         self._undo_operators()
+        self._undo_notice()
         if self._link is not None:
             self._link.close()
         if self._server is not None:
@@ -260,6 +265,22 @@ class Session:
         if isinstance(self._prepared.replica.optimizer, OneBitAdam):
             raise PlaitError("run.weigh() does not go with OneBitAdam: shares of its momentum are told before counting")
         self._prepared.weigh(count)
+
+    def fits(self) -> AbstractContextManager[None]:
+        """Guards the pass of one batch: where memory runs out in it, its samples come again in smaller batches.
+
+        ::
+
+            for x, y in loader:
+                with run.fits():
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+
+        The global batch and its gradient stay what they were, and what fits is remembered. Where not even one
+        micro-batch fits, :class:`~plait.train.retreat.DoesNotFit` tells what was asked for and what there was.
+        """
+        return fits(self._prepared, self.device)
 
     def on_commit(self, tell: Callable[[StepFacts], None]) -> None:
         """Has ``tell`` called after each committed step, on every member."""
@@ -352,6 +373,8 @@ class Session:
         contract = (*self._contract(layout, plan, total), ("batch_norm", batch_norm), ("compression", compression))
         self._engine = self._make_engine(plan, total, contract, replica, exchange)
         self._engine.standing.form()
+        self._undo_notice = heed_notice(self.member, self._engine.standing.ask_to_leave)
+        self._engine.begin_passes_anew = partial(begin_anew, wrapped, exchange)
         self._loader = ShareLoader(self._engine, dataset, collate, self.device, draws_random=draws_random)
         return wrapped, CommittingOptimizer(optimizer, self._engine), self._loader
 
@@ -504,10 +527,7 @@ class Session:
         if observers.agent is not None and self._link is not None:
             link = self._link
 
-            def leave() -> None:
-                engine.standing.wants_to_leave = True
-
-            observers.agent.listen(link.gone, leave)
+            observers.agent.listen(link.gone, engine.standing.ask_to_leave)
         return engine
 
     def _observing(self) -> Observers:

@@ -69,7 +69,7 @@ class Limited(nn.Module):
         self.most_rows = most_rows
 
     def forward(self, values: Tensor) -> Tensor:
-        passed: Tensor = Counted.apply(values, self.most_rows)
+        passed: Tensor = Counted.apply(values, self.most_rows)  # type: ignore[no-untyped-call]
         return passed
 
 
