@@ -54,8 +54,9 @@ class DdpExchange:
         engine: Carries out the exchanges.
         codec: What gradients travel as: ``"fp32"``, ``"bf16"``, ``"fp16"``, ``"int8"``, ``"sign1"``, ``"top_k"``,
             ``"low_rank"``, ``"plain"`` for PyTorch's own all-reduce, or ``"auto"`` for whatever :meth:`CommEngine.tune`
-            found to be fastest for a bucket's size. Not for :class:`OneBitAdam`.
-        optimizer: A :class:`OneBitAdam`: gradients travel in bf16 during its warm-up, then momenta in one bit a value.
+            found to be fastest for a bucket's size. Not for :class:`~plait.OneBitAdam`.
+        optimizer: A :class:`~plait.OneBitAdam`: gradients travel in bf16 during its warm-up, then momenta in one bit a
+            value.
         shape: Of the all-reduce; see :meth:`CommEngine.plan`.
         rank: Of ``low_rank``.
 

@@ -161,7 +161,7 @@ class CommEngine:
             shape: As for :meth:`plan`; not with ``"auto"``.
 
         Returns:
-            A future with the tensor. Exceptions: :class:`CommBroken`.
+            A future with the tensor, or with :class:`CommBroken`.
 
         Raises:
             PlaitError: The tensor is not of floating point, or ``"auto"`` comes before :meth:`tune`.
