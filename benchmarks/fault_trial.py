@@ -125,6 +125,10 @@ class Trial:
     def survivors(self) -> list[str]:
         return [f"w{index}" for index in range(MEMBERS) if index != self.fault.victim]
 
+    def _environment(self, name: str) -> dict[str, str]:  # noqa: ARG002 - for trials of other kinds
+        """What one worker is told besides."""
+        return {}
+
     def _steps_file(self, name: str) -> Path:
         return self._directory / f"{name}.steps"
 
@@ -137,6 +141,7 @@ class Trial:
         environment = {
             **plait_environment(name, seeds[name], known, self._directory / "run", joins),
             **self.fault.as_environment(),
+            **self._environment(name),
             "BENCH_STEPS": str(self._steps_file(name)),
             "BENCH_BATCH": str(GLOBAL_BATCH),
             "BENCH_MICRO": str(MICRO_BATCHES),
@@ -232,7 +237,7 @@ def _go_through(trial: Trial, outcome: Outcome, seed: int) -> None:
     if ended and any(codes.values()):
         outcome.problem = f"members ended with {codes}"
     _join_gap(trial, outcome, spawned_at_s, joiner)
-    _books(trial, outcome)
+    fill_books(trial, outcome)
     if outcome.problem:
         outcome.problem += "\n" + tails(list(trial.workers.values()))
     _victim_end(trial, outcome)
@@ -249,7 +254,7 @@ def _join_gap(trial: Trial, outcome: Outcome, spawned_at_s: float, joiner: Worke
     outcome.join_gap_s = gap_s - outcome.normal_s
 
 
-def _books(trial: Trial, outcome: Outcome) -> None:
+def fill_books(trial: Trial, outcome: Outcome) -> None:
     """Fills in the samples lost and repeated, the steps redone and whether all replicas were the same."""
     names = [name for name in (*trial.survivors, trial.victim, "w4") if name in trial.workers]
     records = trial.records(names)

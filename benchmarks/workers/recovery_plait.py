@@ -1,6 +1,12 @@
-"""One member of a Plait session that writes down every committed step and, at the end, the books of its samples."""
+"""One member of a Plait session that writes down every committed step and, at the end, the books of its samples.
+
+With ``BENCH_OOM_STEP`` its process may take only ``BENCH_ROOM_MB`` more memory from that step on, and each sample needs
+``BENCH_SAMPLE_MB`` while its batch is worked on.
+"""
 
 import os
+import resource
+from pathlib import Path
 
 import torch
 
@@ -9,9 +15,28 @@ from workers.models import Numbered, Recorded, adam_with_ledger
 from workers.step_log import StepLog, digest
 
 
+class Room:
+    """A real limit on memory, from some step on."""
+
+    def __init__(self) -> None:
+        self._step = int(os.environ.get("BENCH_OOM_STEP", "-1"))
+        self._is_set = False
+
+    def need(self, step: int, samples: int) -> torch.Tensor | None:
+        """Returns the memory that a batch needs, none before the limit holds."""
+        if self._step < 0 or step < self._step:
+            return None
+        if not self._is_set:
+            self._is_set = True
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            room = int(os.environ["BENCH_ROOM_MB"]) * 2**20
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, resource.RLIM_INFINITY))
+        return torch.ones(samples * int(os.environ["BENCH_SAMPLE_MB"]) * 2**20, dtype=torch.uint8)
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    log = StepLog()
+    log, room = StepLog(), Room()
     global_batch, steps = int(os.environ["BENCH_BATCH"]), int(os.environ["BENCH_STEPS_TOTAL"])
     model = Recorded(global_batch * steps, float(os.environ["BENCH_SAMPLE_S"]))
     parameters = list(model.parameters())
@@ -30,9 +55,12 @@ def main() -> None:
 
         for x, y, number in loader:
             known = note()
-            replica(x, y, number).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            with run.fits():
+                needed = room.need(run.step, len(x))
+                replica(x, y, number).mean().backward()
+                del needed
+                optimizer.step()
+                optimizer.zero_grad()
             known = note()
         known = note()
         used, again = model.books(global_batch)
