@@ -33,7 +33,7 @@ class Resources:
 
 
 Domain = Literal["node", "rack"]
-"""What fails or is reached together: a node, or the nodes of a rack."""
+"""A node, or the nodes of a rack, which fail and are reached together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class PlacementRules:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is asked for: as few nodes as hold the gang, anywhere."""
+        """Whether nothing is asked for, so that the gang goes on as few nodes as hold it, anywhere."""
         return self.within is None and self.at_most is None and self.strategy == "pack"
 
 
