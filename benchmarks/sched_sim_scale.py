@@ -20,7 +20,7 @@ from plait.sim.outcome import figures
 from plait.sim.traces.reading import Reading, read_trace
 
 JOBS = 100_000
-QUICK_JOBS = 4_000
+QUICK_JOBS = 2_000
 CLUSTER = "V100:32x8,T4:32x8"
 LOAD = 0.85
 MEAN_S = 2 * 3600.0
@@ -50,7 +50,7 @@ def measure(path: Path, engine: str, policy: str) -> tuple[float, int, float]:
     cluster = read_cluster(CLUSTER)
     _, jobs = read_trace(path, Reading(speeds=cluster.speeds("V100")))
     kept, _ = fitting(jobs, cluster)
-    outcome = run(Experiment(jobs=kept, cluster=cluster, engine=engine, round_s=ROUND_S), policy)  # type: ignore[arg-type]
+    outcome = run(Experiment(jobs=kept, cluster=cluster, engine=engine, round_s=ROUND_S, many_jobs=0), policy)  # type: ignore[arg-type]
     found = figures(outcome)
     ended = sum(one.end_s is not None for one in outcome.jobs)
     return time.process_time() - began_s, ended, found["jct_mean_h"] or math.nan

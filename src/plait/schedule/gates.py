@@ -187,7 +187,8 @@ def obey(draft: Draft, capacity: Capacity, known: Mapping[str, Known]) -> bool:
     before = len(draft.commands)
     if any(project.limit for project in draft.state.config.projects) or draft.state.config.reservations:
         _obey_terms(draft, capacity)
-    for attempt in tuple(draft.state.attempts.values()):
+    has_prices = bool(draft.state.config.windows or draft.state.prices_per_hour)
+    for attempt in tuple(draft.state.attempts.values()) if has_prices else ():
         spec = draft.task_spec(attempt.task)
         if spec.max_price_per_hour is not None and attempt.phase != "stopping" and attempt.num_finished == 0:
             _obey_price(draft, attempt, spec, known.get(attempt.id, Known()))

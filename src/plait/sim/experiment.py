@@ -16,12 +16,14 @@ from plait.sim.outcome import RunOutcome
 from plait.sim.rounds.neutral import TICK_S, NeutralSetting, run_neutral
 
 MANY_JOBS = 20_000
-"""From here on work is started at rounds only, and who held what is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is simulated. ``engine`` is the live state machine, or the simulator of rounds (the neutral setting)."""
+    """What is simulated. ``engine`` is the live state machine, or the simulator of rounds (the neutral setting).
+
+    From ``many_jobs`` jobs on, work is started at rounds only, and who held what is not kept.
+    """
 
     jobs: tuple[SimJob, ...]
     cluster: SimCluster
@@ -34,6 +36,7 @@ class Experiment:
     beliefs: Beliefs = field(default_factory=Beliefs)
     seed: int = 0
     day_s: int = 0
+    many_jobs: int = MANY_JOBS
 
 
 class ScheduleBroken(PlaitError):
@@ -48,7 +51,7 @@ def run(experiment: Experiment, policy_text: str) -> RunOutcome:
         ScheduleBroken: The checker found a fault.
     """
     chosen = policy(*parse_policy(policy_text))
-    is_large = len(experiment.jobs) >= MANY_JOBS
+    is_large = len(experiment.jobs) >= experiment.many_jobs
     if experiment.engine == "rounds":
         outcome = _run_rounds(experiment, chosen, keeps=not is_large)
     else:
