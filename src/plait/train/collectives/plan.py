@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from plait.train.compression.reference import BLOCK
 
 CHUNK_BYTES = 2**19
-MOST_CHUNKS = 16
+MOST_CHUNKS = 32
 MOST_EXACT_RING = 8
 """Rings of up to so many members are tried in every order; longer ones are improved two links at a time."""
 

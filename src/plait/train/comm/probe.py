@@ -31,6 +31,7 @@ _FAST_S = 0.01
 """Links that carry the large message faster than this are measured with the larger one."""
 
 _SEGMENT_S = 0.04
+_TOGETHER_S = 0.1
 _MOST_SUMS = 100
 _SEGMENTS = 3
 _MOST_TRIALS = 8
@@ -101,7 +102,7 @@ def _network(engine: "CommEngine", codecs: Sequence[str]) -> Network:
     for round_ in tournament(number):
         lanes = [pair for i, j in round_ for pair in zip(members[i], members[j], strict=False)]
         if len(lanes) > len(round_):
-            _measure(engine, lanes, None, together)
+            _measure_together(engine, lanes, together)
     latency_s, rate, together = (_sum(engine, each) for each in (latency_s, rate, together))
     for i, island in enumerate(members):
         if len(island) < 2:  # nobody to talk to inside
@@ -118,8 +119,8 @@ def _network(engine: "CommEngine", codecs: Sequence[str]) -> Network:
     )
 
 
-def _measure(engine: "CommEngine", pairs: Sequence[tuple[int, int]], latency_s: Tensor | None, rate: Tensor) -> None:
-    """Lets pairs exchange at once; the lower member of each writes down what it found, added up by islands."""
+def _measure(engine: "CommEngine", pairs: Sequence[tuple[int, int]], latency_s: Tensor, rate: Tensor) -> None:
+    """Lets pairs exchange, each as if it were alone; the lower member of each writes down what it found."""
     mine = next((pair for pair in pairs if engine.rank in pair), None)
     if mine is not None:
         _pair_s(engine, mine, torch.ones(_SMALL_VALUES))
@@ -127,8 +128,26 @@ def _measure(engine: "CommEngine", pairs: Sequence[tuple[int, int]], latency_s: 
         bytes_per_s = _pair_rate(engine, mine)
         if engine.rank == mine[0]:
             _note(engine, rate, mine, bytes_per_s)
-            if latency_s is not None:
-                _note(engine, latency_s, mine, small_s / 2.0)
+            _note(engine, latency_s, mine, small_s / 2.0)
+    _meet(engine)
+
+
+def _measure_together(engine: "CommEngine", lanes: Sequence[tuple[int, int]], rate: Tensor) -> None:
+    """Lets several pairs of the same islands exchange at once, equally much from one moment on; adds up their rates."""
+    mine = next((pair for pair in lanes if engine.rank in pair), None)
+    values = torch.zeros(_LARGE_VALUES)
+    first_s = torch.tensor([0.0 if mine is None else _pair_s(engine, mine, values)])
+    mean_s = float(_sum(engine, first_s)[0]) / (2 * len(lanes))
+    count = max(4, min(_MOST_SUMS, round(_TOGETHER_S / max(mean_s, 1e-4))))
+    for is_counted in (False, True):  # the first uses up what a rate limit lets through at once
+        _meet(engine)
+        if mine is None:
+            continue
+        start_s = time.perf_counter()
+        for done in [_pair_sum(engine, mine, values) for _ in range(count)]:
+            done.wait()
+        if is_counted and engine.rank == mine[0]:
+            _note(engine, rate, mine, values.nbytes * count / (time.perf_counter() - start_s))
     _meet(engine)
 
 
