@@ -7,8 +7,8 @@ flaps, SIGKILL, SIGSTOP, SIGTERM as a notice, and a node that is gone (worker an
 A trial is finished if all members that can go on reach the end of the epoch with exit code 0, hold the same parameters
 bit for bit after every step, and the books show each sample exactly once. ``finished_share`` is over all trials;
 ``steps_lost_max`` is the furthest that any member went back or skipped. The table tells, for each cause, the time from
-the fault until the last survivor had committed a new step; for ``oom`` the fault is the begin of the step in which memory
-runs out. Pulled and flapping cables need root, for network namespaces; without, these causes are left out and told.
+the fault until the last survivor had committed a new step; for ``oom`` the fault is the begin of the step in which
+memory runs out. Pulled and flapping cables need root, for network namespaces; without, these are left out and told.
 """
 
 import random
@@ -161,9 +161,8 @@ def _go_through(trial: CauseTrial, outcome: Outcome, chance: random.Random) -> N
 
 def table(results: list[Result]) -> None:
     """Prints a line for each cause."""
-    print(
-        f"\n  {'cause':9s} {'trials':>6s} {'finished':>8s} {'new step after: median':>23s} {'worst':>8s} {'steps lost':>11s}"
-    )
+    heads = f"{'trials':>6s} {'finished':>8s} {'new step after: median':>23s} {'worst':>8s} {'steps lost':>11s}"
+    print(f"\n  {'cause':9s} {heads}")
     for cause in CAUSES:
         mine = [result for result in results if result.cause == cause]
         if not mine:

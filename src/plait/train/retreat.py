@@ -89,7 +89,7 @@ def fits(engine: "StepEngine", device: torch.device) -> Iterator[None]:
         return
     # Outside of the except block nothing refers to the error any more, nor it to the pass.
     logger.warning("%s; from now on at most %d at once", told, most)
-    release(device)
+    release(device, thoroughly=most == 1)
     engine.run_in_less(most)
 
 
@@ -140,9 +140,9 @@ def _forget_history(value: Any) -> None:
             _forget_history(item)
 
 
-def release(device: torch.device) -> None:
-    """Gives back what is held for nothing."""
-    gc.collect()
+def release(device: torch.device, *, thoroughly: bool) -> None:
+    """Gives back what is held for nothing; looking through all objects of the process takes a good part of a second."""
+    gc.collect() if thoroughly else gc.collect(1)
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -170,7 +170,7 @@ def update_in_memory(optimizer: torch.optim.Optimizer, device: torch.device) -> 
     else:
         return
     _make_sparing(optimizer, known)
-    release(device)
+    release(device, thoroughly=True)
     logger.warning("memory ran out in the optimizer's update%s; from now on it goes tensor by tensor", wanted)
     try:
         optimizer.step()
