@@ -31,6 +31,7 @@ from plait.train.regroup import Regroup
 from plait.train.replica import Extras, Planned, Replica
 from plait.train.retreat import DoesNotFit
 from plait.train.share import Share, shares_of_step, with_samples
+from plait.train.stalls import StallWatch
 from plait.train.sync_norm import StepSums
 from plait.train.transfer import StateServer
 from plait.train.vote import Ballot, Vote, cast, read
@@ -83,6 +84,7 @@ class StepEngine:
         self.sums = replica.sums
         self.most = config.most
         self.fusing = Fusing()
+        self.stalls = StallWatch()
         self.fits_at_once: int | None = None
         """The most micro-batches in one pass that memory was found to hold, None where it never ran out."""
         self.share: Share | None = None
@@ -373,14 +375,18 @@ class StepEngine:
             Warned: the group is about to change.
             RuntimeError: a work has failed.
         """
-        for work in works:
-            while not work.is_completed():
-                if self.standing.must_stop():
-                    raise Warned
-                # Blocking in the back end costs no CPU and wakes at once; its time-out leaves the work as it is.
-                with suppress(RuntimeError):
-                    work.wait(_PATIENCE)
-            work.wait()
+        try:
+            for work in works:
+                while not work.is_completed():
+                    if self.standing.must_stop():
+                        raise Warned
+                    self.stalls.waiting()
+                    # Blocking in the back end costs no CPU and wakes at once; its time-out leaves the work as it is.
+                    with suppress(RuntimeError):
+                        work.wait(_PATIENCE)
+                work.wait()
+        finally:
+            self.observers.on_stall(self.stalls.over(self.step))
 
     def _vote(self, share: Share, *, found_inf: bool) -> Vote:
         found_inf = found_inf or (self.replica.uses_scale and self.exchange.has_bad_values())

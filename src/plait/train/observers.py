@@ -2,16 +2,20 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from plait.train.stalls import Stall
 from plait.train.vote import MemberVote
+
+logger = logging.getLogger(__name__)
 
 _LEAST_BETWEEN_LINES_S = 0.1
 
@@ -193,6 +197,21 @@ class Observers:
             gap = None if gap_s is None else round(gap_s, 4)
             self.timeline.write("membership", gap_s=gap, **self._change)
         self._change = None
+
+    def on_stall(self, stall: Stall | None) -> None:
+        """A wait for others was far longer than usual, and links of this host were stuck."""
+        if stall is None:
+            return
+        logger.warning("%s", stall)
+        if self.timeline is not None:
+            self.timeline.write(
+                "stall",
+                step=stall.step,
+                waited_s=round(stall.waited_s, 4),
+                usual_s=round(stall.usual_s, 5),
+                links=[asdict(link) for link in stall.links],
+                reason=str(stall),
+            )
 
     def close(self) -> None:
         """Closes whatever is open."""

@@ -220,6 +220,7 @@ class Regroup:
         self._apply_held(outcome, payloads)
         before, me = self.members, engine.config.me
         self.members, self.generation = new.members, str(new.ballot)
+        engine.stalls.addresses = {m: a for m, a in new.addresses.items() if m != me}
         self.types = {m: payloads[m]["type"] for m in new.members}
         self.caps = {m: payloads[m]["most"] for m in new.members}
         known = {m for p in payloads.values() if not p["fresh"] for m in p["shadows"]}

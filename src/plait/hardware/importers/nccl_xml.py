@@ -274,7 +274,7 @@ class _Reader:
         self._pending += [(key, place.host, e) for e in element.children if key is not None]
 
     def _lone_net(self, element: Element, place: _Place) -> str | None:
-        name = element.attributes.get("name") or f"net{element.attributes.get('dev', '')}"
+        name = element.attributes.get("name", "")
         if not is_name(name):
             self.unread.append(f"{self.origin}:{element.line}: a network named {name[:40]!r}")
             return None
