@@ -54,6 +54,12 @@ def test_devices_hang_where_the_file_puts_them() -> None:
     assert (gpu.index, gpu.vendor, gpu.pci.generation, gpu.pci.lanes) == (0, "amd", 4, 16)
 
 
+def test_a_network_without_a_name_is_not_given_one() -> None:
+    found = read(PAIR.replace('name="eth0" ', ""))
+    assert {c.name for c in found.components if c.kind == "nic"} == {"mlx5_0"}
+    assert any("a network named ''" in line for line in found.unread)
+
+
 def test_units_are_bytes_a_second_and_unknown_speeds_stay_unknown() -> None:
     found = read(PAIR)
     assert get(found, "0000:c7:00.0").rate_bytes_per_s.value == 50e9
