@@ -278,7 +278,7 @@ class Session:
                     optimizer.step()
 
         The global batch and its gradient stay what they were, and what fits is remembered. Where not even one
-        micro-batch fits, :class:`~plait.train.retreat.DoesNotFit` tells what was asked for and what there was.
+        micro-batch fits, ``DoesNotFit`` tells what was asked for and what there was.
         """
         return fits(self._prepared, self.device)
 
