@@ -166,7 +166,7 @@ class Capacity:
     def take(self, placement: WorkerPlacement) -> None:
         """Books a worker that was just placed."""
         self._hold(placement)
-        self._slots.clear()
+        self._slots = {key: number for key, number in self._slots.items() if not key[1]}  # when idle, as many as before
 
     def free(self, name: str) -> int:
         """Returns how many healthy devices of the type nobody holds."""
