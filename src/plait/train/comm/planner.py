@@ -210,7 +210,7 @@ class Table:
         if place == 0:
             return trials[0][1]  # all smaller messages cost what the smallest did: latency
         if place == len(sizes):
-            return formula_s + self._over_s(candidate, -1) + self._slope(candidate) * (size_bytes - sizes[-1])
+            return formula_s + self._over_beyond_s(candidate, size_bytes)
         part = (size_bytes - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
         over_s = (1.0 - part) * self._over_s(candidate, place - 1) + part * self._over_s(candidate, place)
         return max(formula_s + over_s, formula_s / 2.0)
@@ -220,19 +220,22 @@ class Table:
         size_bytes, seconds = self.measured_s[candidate][trial]
         return seconds - self.formula_s(candidate, size_bytes)
 
-    def _slope(self, candidate: Candidate) -> float:
-        """Returns what the formula leaves out of each byte beyond the last trial, in seconds.
+    def _over_beyond_s(self, candidate: Candidate, size_bytes: int) -> float:
+        """Returns what the formula leaves out beyond the last trial: a fixed part and one by size.
 
         It is the processor's work, alike for all shapes of a codec; disturbances only ever make it look larger, so the
         least of them counts.
         """
+        lasts = []
         slopes = []
         for other, trials in self.measured_s.items():
-            is_alike = other.codec == candidate.codec and (other.shape == PLAIN) == (candidate.shape == PLAIN)
-            if is_alike and len(trials) > 1:
-                step_bytes = trials[-1][0] - trials[-2][0]
-                slopes.append((self._over_s(other, -1) - self._over_s(other, -2)) / step_bytes)
-        return max(0.0, min(slopes, default=0.0))
+            if other.codec == candidate.codec and (other.shape == PLAIN) == (candidate.shape == PLAIN):
+                lasts.append((self._over_s(other, -1), trials[-1][0]))
+                if len(trials) > 1:
+                    step_bytes = trials[-1][0] - trials[-2][0]
+                    slopes.append((self._over_s(other, -1) - self._over_s(other, -2)) / step_bytes)
+        slope = max(0.0, min(slopes, default=0.0))
+        return min(over_s + slope * (size_bytes - last_bytes) for over_s, last_bytes in lasts)
 
     def choice(self, size_bytes: int) -> Choice:
         """Returns what is used for a size; what was put to use earlier stays until :meth:`decide` says otherwise."""
