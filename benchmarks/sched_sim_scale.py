@@ -1,7 +1,7 @@
 """CPU seconds to simulate many jobs: ``plait simulate`` itself, from the trace file to the figures.
 
 The trace is drawn here: Poisson arrivals, gangs of 1 to 8 (most of one), log-normal durations of 2 h on average, at
-85 % load on 512 devices of two types, with rounds of six minutes. It is written to a file as a cluster's log and
+85 % of what 512 devices of two types can do, with rounds of six minutes. It is written to a file as a cluster's log and
 played by the live state machine and by the simulator of rounds.
 """
 
@@ -23,6 +23,8 @@ JOBS = 100_000
 QUICK_JOBS = 2_000
 CLUSTER = "V100:32x8,T4:32x8"
 LOAD = 0.85
+"""Of what all devices together do, slow ones counted by their speed: more would let the queue grow without end."""
+REFERENCE = "V100"
 MEAN_S = 2 * 3600.0
 ROUND_S = 360.0
 SIZES, SHARES = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
@@ -35,7 +37,9 @@ def write_trace(path: Path, number: int, seed: int) -> None:
     sizes = draw.choice(SIZES, size=number, p=SHARES)
     sigma = 1.5
     lengths = np.clip(draw.lognormal(math.log(MEAN_S) - sigma**2 / 2, sigma, size=number), 60.0, 72 * 3600.0)
-    devices = sum(read_cluster(CLUSTER).capacity.values())
+    cluster = read_cluster(CLUSTER)
+    speeds = cluster.speeds(REFERENCE).by_type
+    devices = sum(number * speeds[name] / speeds[REFERENCE] for name, number in cluster.capacity.items())
     gap_s = float((sizes * lengths).mean()) / (LOAD * devices)
     arrivals = np.cumsum(draw.exponential(gap_s, size=number))
     with path.open("w", encoding="utf-8") as file:
@@ -48,7 +52,7 @@ def measure(path: Path, engine: str, policy: str) -> tuple[float, int, float]:
     """Returns CPU seconds, jobs that ended, and their mean completion time in hours."""
     began_s = time.process_time()
     cluster = read_cluster(CLUSTER)
-    _, jobs = read_trace(path, Reading(speeds=cluster.speeds("V100")))
+    _, jobs = read_trace(path, Reading(speeds=cluster.speeds(REFERENCE)))
     kept, _ = fitting(jobs, cluster)
     outcome = run(Experiment(jobs=kept, cluster=cluster, engine=engine, round_s=ROUND_S, many_jobs=0), policy)  # type: ignore[arg-type]
     found = figures(outcome)
