@@ -53,8 +53,7 @@ class Result:
 
     @property
     def steps_lost(self) -> int:
-        # A worker that is slow for want of memory may be left without work, and writes down no steps meanwhile.
-        return max(self.outcome.redone, 0 if self.cause == "oom" else self.outcome.skipped)
+        return max(self.outcome.redone, self.outcome.skipped)
 
     @property
     def is_finished(self) -> bool:
