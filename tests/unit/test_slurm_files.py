@@ -77,10 +77,15 @@ def test_switches_make_a_tree_with_nodes_at_its_leaves() -> None:
     assert found.component("leaf2").extra == {"Nodes": "n[03-04]", "LinkSpeed": "100"}  # type: ignore[union-attr]
 
 
-def test_a_switch_without_a_line_and_a_node_under_two_switches_are_warned_of() -> None:
+def test_a_switch_without_a_line_is_warned_of_and_a_node_under_two_switches_is_believed_under_neither() -> None:
     found = read("SwitchName=root Switches=leaf[1-2]\nSwitchName=leaf1 Nodes=n1\nSwitchName=other Nodes=n1\n")
     assert any("leaf2" in warning for warning in found.warnings)
-    assert any("n1 is under leaf1 and under other" in warning for warning in found.warnings)
+    assert [line for line in found.unread if "n1 under" in line] == [
+        "file: n1 under leaf1, since it is also under others",
+        "file: n1 under other, since it is also under others",
+    ]
+    assert found.component("n1").parent is None  # type: ignore[union-attr]
+    assert [(link.a, link.b) for link in found.links] == [("leaf1", "root")]
 
 
 def test_switches_in_a_circle_do_not_hang() -> None:

@@ -1,5 +1,6 @@
 """Slurm's ``topology.conf``: the switches of a cluster as a tree, or its blocks; topograph writes the same."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from plait.hardware.importers.hostlist import expand, is_name
@@ -122,7 +123,13 @@ class NetworkReader:
         )
 
     def resolve(self) -> None:
-        """Hangs children under their parents; a switch that no line defines is only warned of."""
+        """Hangs children under their parents; a switch that no line defines is only warned of.
+
+        The network is a tree: of a child under two parents no line is believed, since one of them is wrong.
+        """
+        parents: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for kind, name, parent in self._children:
+            parents[kind, name].add(parent)
         for kind, name, parent in self._children:
             key = self.prefix + name if kind == "switch" else name
             if kind == "node" and key not in self.components and len(self.components) < _MOST_COMPONENTS:
@@ -131,10 +138,13 @@ class NetworkReader:
             if child is None:
                 self.warnings.append(f"switch {name} under {parent} has no line of its own")
                 continue
-            if child.parent is None and not self._is_above(key, parent):
+            if len(parents[kind, name]) > 1:
+                self.unread.append(f"{self.origin}: {name} under {parent}, since it is also under others")
+                continue
+            if self._is_above(key, parent):
+                self.warnings.append(f"{name} under {parent} closes a circle")
+            elif child.parent is None:
                 self.components[key] = replace(child, parent=parent)
-            elif child.parent != parent:
-                self.warnings.append(f"{name} is under {child.parent} and under {parent}")
             self.links.append(Link(a=key, b=parent, kind="net", raw=self.prefix))
         self._children.clear()
 
