@@ -1,15 +1,37 @@
-"""Writes the table of measured figures into the readmes, from the results that the benchmarks left.
+"""Writes measured figures into the readmes, and all of them into a page, from the results that the benchmarks left.
 
 python benchmarks/unequal_dp.py --seed 1 --json benchmarks/results/unequal_dp.json
 python benchmarks/readme_table.py
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+PAGE = ROOT / "docs" / "reference" / "figures.md"
+SHOWN = {
+    "bitwise": ("distinct_hashes",),
+    "controller_kill": ("kills", "jobs_lost", "attempts_doubled", "orphans"),
+    "exactly_once": ("samples_lost", "samples_repeated"),
+    "memory_pool": ("reserved_over_live_median", "caching_reserved_over_live_median"),
+    "placement": ("optimal_ratio_min", "bound_ratio_mean_large"),
+    "price_elastic": ("price_performance_gain",),
+    "recovery": ("kill_median_s", "kill_worst_s", "torchft_kill_median_s", "torchrun_kill_median_s", "steps_lost_max"),
+    "sched_elastic": ("jct_over_sia", "cost_over_sia"),
+    "sched_neutral": ("jct_over_gavel", "cost_over_gavel", "jct_over_sia", "cost_over_sia", "worst_rho"),
+    "sched_scale": ("round_s_2k_10k", "round_s_8k_10k", "round_s_100k", "gap_max"),
+    "step_overhead": ("overhead_ratio",),
+    "unequal_dp": ("plait_over_sum", "prop_over_sum", "ddp_over_sum", "plait_over_ddp", "equal_plait_over_ddp"),
+}
+"""What the readmes show of each script; all else is on the page."""
+INTRODUCTION = """# Measured figures
+
+All figures that the scripts under `benchmarks/` left in `benchmarks/results`, the last full run of each, lost ones
+included. Each script's first lines say what its figures mean.
+"""
 HEADINGS = {"README.md": ("Script", "Figure", "Value"), "README.zh.md": ("脚本", "指标", "数值")}
 
 
@@ -26,8 +48,12 @@ def shown(value: float | None, reason: str) -> str:
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3f}"
 
 
-def table(found: list[dict[str, Any]], headings: tuple[str, str, str]) -> str:
-    """Returns one Markdown table over all results, and the machine under it."""
+def table(
+    found: list[dict[str, Any]], headings: tuple[str, str, str], only: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Returns one Markdown table over the results, or over these figures, and the machine under it."""
+    if only is not None:
+        found = [result for result in found if result["benchmark"] in only]
     lines = [f"| {' | '.join(headings)} |", "|---|---|---|"]
     for result in found:
         script = f"`{result['benchmark']}.py{' --quick' if result['quick'] else ''}`"
@@ -35,6 +61,7 @@ def table(found: list[dict[str, Any]], headings: tuple[str, str, str]) -> str:
         lines += [
             f"| {script} | `{name}` | {shown(value, reasons.get(name, ''))} |"
             for name, value in result["figures"].items()
+            if only is None or name in only[result["benchmark"]]
         ]
     machine = found[0]["machine"]
     loads = ", ".join(f"{result['benchmark']} {result['machine']['load_1min']:.1f}" for result in found)
@@ -49,8 +76,9 @@ def main() -> None:
         text = path.read_text(encoding="utf-8")
         head, _, rest = text.partition(BEGIN)
         rest = rest.partition(END)[2] if END in rest else rest
-        path.write_text(f"{head}{BEGIN}\n\n{table(found, headings)}\n\n{END}{rest}", encoding="utf-8")
-        print(f"{name}: {sum(len(result['figures']) for result in found)} figures")
+        path.write_text(f"{head}{BEGIN}\n\n{table(found, headings, SHOWN)}\n\n{END}{rest}", encoding="utf-8")
+    PAGE.write_text(f"{INTRODUCTION}\n{table(found, HEADINGS['README.md'])}\n", encoding="utf-8")
+    print(f"{PAGE.name}: {sum(len(result['figures']) for result in found)} figures")
 
 
 if __name__ == "__main__":
