@@ -104,3 +104,20 @@ def test_floors_hold() -> None:
     bounded = Shares(rates=shares.rates, devices=shares.devices, capacity=shares.capacity, floors=floors)
     x = solve_shares(bounded, Gain(per_share=shares.rates / shares.rates.max()), even)
     assert ((shares.rates * x).sum(axis=1) >= floors * (1 - 1e-9)).all()
+
+
+def test_a_face_on_which_newtons_system_is_singular_is_walked_all_the_same() -> None:
+    rates = [[15, 40, 25], [4, 8, 5], [24, 18, 9], [4, 0, 8], [0, 5, 0], [10, 25, 30]]
+    devices = [[5, 5, 5], [1, 1, 1], [6, 6, 6], [2, 2, 2], [1, 2, 1], [5, 5, 5]]
+    shares = Shares(
+        rates=np.array(rates, dtype=np.float64),
+        devices=np.array(devices, dtype=np.float64),
+        capacity=np.array([7.0, 9.0, 6.0]),
+        floors=np.zeros(6),
+    )
+    gain = shares.rates / 40.0
+    x = solve_shares(shares, Gain(per_share=gain))
+    rows, bounds = _constraints(shares)
+    best = linprog(-gain.ravel(), A_ub=rows, b_ub=bounds)
+    assert _is_feasible(shares, x)
+    assert float((gain * x).sum()) == pytest.approx(-best.fun, rel=1e-6)

@@ -227,7 +227,11 @@ class _Path:
             right[-1] = grad_level - float((push * (shares.rates * inner).sum(axis=1)).sum())
         else:
             system[-1, -1] = -1.0
-        solution = np.linalg.solve(system, right)
+        try:
+            solution = np.linalg.solve(system, right)
+        except np.linalg.LinAlgError:
+            # At the boundary a type's row may vanish altogether; the shortest step leaves its price alone.
+            solution = np.linalg.lstsq(system, right, rcond=None)[0]
         price, dlevel = solution[:-1], float(solution[-1]) if self.has_level else 0.0
         dx = -inner - block.solve(used * price) - toward * dlevel
         return dx, dlevel, -float((grad * dx).sum() + grad_level * dlevel)
