@@ -120,4 +120,4 @@ def test_a_face_on_which_newtons_system_is_singular_is_walked_all_the_same() -> 
     rows, bounds = _constraints(shares)
     best = linprog(-gain.ravel(), A_ub=rows, b_ub=bounds)
     assert _is_feasible(shares, x)
-    assert float((gain * x).sum()) == pytest.approx(-best.fun, rel=1e-6)
+    assert float((gain * x).sum()) == pytest.approx(-float(best.fun or 0.0), rel=1e-6)
