@@ -200,6 +200,17 @@ def test_what_hangs_at_the_whole_machine_has_no_known_node() -> None:
     assert "0-1" in place.why_unknown
 
 
+def test_a_bridge_whose_line_was_pasted_twice_is_one_bridge() -> None:
+    begin = SECOND.index('          <object type="Bridge" gp_index="6"')
+    line = SECOND[begin : SECOND.index(">", begin) + 1]
+    close = SECOND.index('</object>\n      </object>\n    </object>\n    <object type="Package" os_index="1"')
+    repeated = SECOND[:begin] + line + SECOND[begin:close] + "</object>" + SECOND[close:]
+    assert [(c.key, c.parent) for c in read(repeated).components] == [
+        (c.key, c.parent) for c in read(SECOND).components
+    ]
+    assert read(repeated).links == read(SECOND).links
+
+
 def test_a_device_on_a_bus_that_is_not_below_its_bridge_has_no_place() -> None:
     found = read(SECOND.replace('pci_busid="0000:01:00.0"', 'pci_busid="0000:77:00.0"'))
     stray = get(found, "0000:77:00.0")

@@ -144,6 +144,9 @@ class _Reader:
             self._object(child, inner)
 
     def _add(self, component: Component, element: Element) -> str:
+        index = element.attributes.get("gp_index")
+        if index in self.by_gp_index:
+            return self.by_gp_index[index]  # the index is each object's own: a line pasted twice, wherever it stands
         key, number = component.key, 1
         known = self.components.get(key)
         is_same = known is not None and known.parent == component.parent and known.locality == component.locality
@@ -153,8 +156,8 @@ class _Reader:
             number += 1
             key = f"{component.key}#{number}"
         self.components[key] = replace(component, key=key)
-        if "gp_index" in element.attributes:
-            self.by_gp_index[element.attributes["gp_index"]] = key
+        if index is not None:
+            self.by_gp_index[index] = key
         return key
 
     def _is_inside(self, place: str | None, key: str) -> bool:

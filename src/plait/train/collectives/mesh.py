@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -107,7 +108,7 @@ class Peer:
         return (number, mask), hop, data
 
 
-class MeshWork:
+class MeshWork(ABC):
     """An exchange on its way over a mesh; like a back end's work it has ``is_completed`` and ``wait``."""
 
     def __init__(self, mesh: "Mesh", key: Key, ranks: Sequence[int]) -> None:
@@ -117,13 +118,13 @@ class MeshWork:
         self.mesh = mesh
         self.others = {rank: mesh.peers[rank] for rank in ranks if rank != mesh.rank}
 
+    @abstractmethod
     def begin(self) -> None:
         """Sends what this member has to say first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, rank: int, hop: int, data: bytearray) -> None:
         """Takes in a frame of a member."""
-        raise NotImplementedError
 
     def missing(self) -> frozenset[int]:
         """Returns the ranks from which messages are missing."""
