@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fleet import HERE, QUIET_THREADS, BenchmarkFailed, Control, clean_end, plait_environment, python_path
+from fleet import HERE, QUIET_THREADS, Control, clean_end, plait_environment, python_path
 from lanes import spread
-from report import arguments, finish
+from report import BenchmarkFailed, run
 from testbed import Host, Testbed
 
 WORLD = 4
@@ -133,16 +133,5 @@ def measure(quick: bool) -> dict[str, float | None]:
     return figures
 
 
-def main() -> int:
-    options = arguments(__doc__.splitlines()[0]).parse_args()
-    try:
-        figures = measure(options.quick)
-    except BenchmarkFailed as failure:
-        print(f"failed: {failure}", file=sys.stderr)
-        return 1
-    finish("comm_flat", options.quick, figures, None, options.json)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("comm_flat", __doc__, lambda options: measure(options.quick)))

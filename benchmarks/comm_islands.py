@@ -6,12 +6,10 @@ and what Plait chooses after its probe. One bit a value: between the islands alo
 link's own counter. The limit is what must cross in each direction, over what one plain connection carries.
 """
 
-import sys
 from statistics import median
 
-from fleet import BenchmarkFailed
 from lanes import spread
-from report import arguments, finish
+from report import run
 from sum_fleet import MBIT, fleet_on
 from testbed import Host
 
@@ -55,16 +53,5 @@ def measure(quick: bool) -> dict[str, float | None]:
     return {name: worst.get(name, min)(values) for name, values in figures.items()}
 
 
-def main() -> int:
-    options = arguments(__doc__.splitlines()[0]).parse_args()
-    try:
-        figures = measure(options.quick)
-    except BenchmarkFailed as failure:
-        print(f"failed: {failure}", file=sys.stderr)
-        return 1
-    finish("comm_islands", options.quick, figures, None, options.json)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("comm_islands", __doc__, lambda options: measure(options.quick)))

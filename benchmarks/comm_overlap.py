@@ -2,18 +2,17 @@
 
 Four ranks behind shaped links run a transformer of 14.7 million parameters in buckets of 8 MB; behind each of its four
 layers backward sleeps for 60 ms, as a processor is free while an accelerator computes. The blocking form sends the same
-bytes, but backward waits for each bucket. ``compute`` exchanges nothing. Blocks of the three forms take turns; medians
-over the rounds count. ``exposed`` is a step's time beyond ``compute``. Real layers, without a pause, come beside,
-where overlap has no processor of its own.
+bytes, but backward waits for each bucket. ``compute`` exchanges nothing, and updates as the others do. Blocks of the
+three forms take turns; medians over the rounds count. ``exposed`` is a step's time beyond ``compute``. Real layers,
+without a pause, come beside, where overlap has no processor of its own.
 """
 
-import sys
 from statistics import median
 
 from comm_flat import MBIT, WORLD, Lane
-from fleet import BenchmarkFailed, clean_end
+from fleet import clean_end
 from lanes import spread
-from report import arguments, finish
+from report import run
 from testbed import Host, Testbed
 
 RATES = {"500m": 500 * MBIT, "1g": 1000 * MBIT, "100m": 100 * MBIT}
@@ -21,6 +20,7 @@ PAUSE_S = 0.06
 FORMS = ("compute", "blocking", "overlapped")
 BUSY_LOW, BUSY_HIGH = 0.3, 0.6
 """Shares of a blocking step that is spent in communication, between which the speed-up is asked for."""
+NOT_BUSY = f"at no rate communication was {BUSY_LOW:.0%} to {BUSY_HIGH:.0%} of a blocking step"
 
 
 def forms_s(lane: Lane, rounds: int, steps: int, pause_s: float) -> dict[str, float]:
@@ -68,18 +68,6 @@ def measure(quick: bool) -> dict[str, float | None]:
     return figures
 
 
-def main() -> int:
-    options = arguments(__doc__.splitlines()[0]).parse_args()
-    try:
-        figures = measure(options.quick)
-    except BenchmarkFailed as failure:
-        print(f"failed: {failure}", file=sys.stderr)
-        return 1
-    reason = f"at no rate communication was {BUSY_LOW:.0%} to {BUSY_HIGH:.0%} of a blocking step"
-    reasons = {} if figures["speedup_by_overlap"] is not None else {"speedup_by_overlap": reason}
-    finish("comm_overlap", options.quick, figures, reasons, options.json)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    reasons = {"speedup_by_overlap": NOT_BUSY}
+    raise SystemExit(run("comm_overlap", __doc__, lambda options: measure(options.quick), reasons))

@@ -8,12 +8,10 @@ is slow. Networks: four hosts behind 100 Mbit/s and 1 Gbit/s, one of them at a t
 with 100 Mbit/s between.
 """
 
-import sys
 from dataclasses import dataclass, field
 from statistics import median
 
-from fleet import BenchmarkFailed
-from report import arguments, finish
+from report import run
 from sum_fleet import MBIT, SumFleet, fleet_on
 from testbed import Host
 
@@ -81,16 +79,5 @@ def measure(quick: bool) -> dict[str, float | None]:
     }
 
 
-def main() -> int:
-    options = arguments(__doc__.splitlines()[0]).parse_args()
-    try:
-        figures = measure(options.quick)
-    except BenchmarkFailed as failure:
-        print(f"failed: {failure}", file=sys.stderr)
-        return 1
-    finish("comm_planner", options.quick, figures, None, options.json)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("comm_planner", __doc__, lambda options: measure(options.quick)))

@@ -5,12 +5,10 @@ values over the slow link; if the slow rank adds up nothing for others, they cro
 ratio is 1.5.
 """
 
-import sys
 from statistics import median
 
-from fleet import BenchmarkFailed
 from lanes import spread
-from report import arguments, finish
+from report import run
 from sum_fleet import MBIT, fleet_on
 from testbed import Host
 
@@ -38,16 +36,5 @@ def measure(quick: bool) -> dict[str, float | None]:
     return {"ring_over_plait": middle["ring"] / middle["auto"], "of_limit": limit_s / middle["auto"]}
 
 
-def main() -> int:
-    options = arguments(__doc__.splitlines()[0]).parse_args()
-    try:
-        figures = measure(options.quick)
-    except BenchmarkFailed as failure:
-        print(f"failed: {failure}", file=sys.stderr)
-        return 1
-    finish("comm_slow_rank", options.quick, figures, None, options.json)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("comm_slow_rank", __doc__, lambda options: measure(options.quick)))

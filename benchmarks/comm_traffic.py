@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fleet import HERE, QUIET_THREADS, BenchmarkFailed, clean_end, plait_environment, python_path
-from report import arguments, finish
+from fleet import HERE, QUIET_THREADS, clean_end, plait_environment, python_path
+from report import BenchmarkFailed, run
 from testbed import Host, Testbed
 from workers.comm_task import TASKS
 
@@ -27,7 +27,7 @@ QUICK_STEPS = 200
 TIME_OUT_S = 600.0
 
 
-def run(bed: Testbed, directory: Path, number: int, told: dict[str, str]) -> list[dict[str, Any]]:
+def train(bed: Testbed, directory: Path, number: int, told: dict[str, str]) -> list[dict[str, Any]]:
     """Returns what each rank of one run has written."""
     seeds = {f"w{rank}": f"{bed.address(f'h{rank}')}:{bed.ports(f'h{rank}')[0] + number}" for rank in range(WORLD)}
     processes, logs = [], []
@@ -77,7 +77,7 @@ def measure(quick: bool, first_seed: int) -> dict[str, float | None]:
                         "BENCH_METHOD": method,
                         "BENCH_STEPS": str(steps),
                     }
-                    found = run(bed, directory, number, told)
+                    found = train(bed, directory, number, told)
                     number += 1
                     mean_bytes = fmean(rank["sent_bytes"] for rank in found)
                     losses.setdefault((task, method), []).append(found[0]["loss"])
@@ -98,16 +98,5 @@ def measure(quick: bool, first_seed: int) -> dict[str, float | None]:
     }
 
 
-def main() -> int:
-    options = arguments(__doc__.splitlines()[0]).parse_args()
-    try:
-        figures = measure(options.quick, options.seed)
-    except BenchmarkFailed as failure:
-        print(f"failed: {failure}", file=sys.stderr)
-        return 1
-    finish("comm_traffic", options.quick, figures, None, options.json)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("comm_traffic", __doc__, lambda options: measure(options.quick, options.seed)))

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from report import BenchmarkFailed
+
 HERE = Path(__file__).resolve().parent
 WORKERS = HERE / "workers"
 TORCH_MODULES = ("torch", "torch.nn.parallel", "torch._dynamo")
@@ -30,10 +32,6 @@ QUIET_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_T
 def python_path() -> str:
     """Returns the module path of workers: this directory before the caller's own."""
     return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-class BenchmarkFailed(Exception):
-    """A worker ended early or a deadline passed; the message holds the end of its log."""
 
 
 @dataclass

@@ -5,8 +5,12 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+
+class BenchmarkFailed(Exception):
+    """A worker ended early or a deadline passed; the message holds the end of its log."""
 
 
 def machine() -> dict[str, object]:
@@ -56,6 +60,31 @@ def finish(
         Path(json_path).write_text(line + "\n", encoding="utf-8")
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def run(
+    name: str,
+    description: str,
+    measure: Callable[[argparse.Namespace], Mapping[str, float | None]],
+    reasons: Mapping[str, str] | None = None,
+) -> int:
+    """Parses the shared options, measures and finishes; returns the exit code.
+
+    Args:
+        name: Of the script.
+        description: Its docstring, whose first line is shown as help.
+        measure: Returns the figures for the options.
+        reasons: Why a figure may have no value; only those without one are told.
+    """
+    options = arguments(description.splitlines()[0]).parse_args()
+    try:
+        figures = measure(options)
+    except BenchmarkFailed as failure:
+        sys.stderr.write(f"failed: {failure}\n")
+        return 1
+    told = {key: reason for key, reason in (reasons or {}).items() if figures[key] is None}
+    finish(name, options.quick, figures, told, options.json)
+    return 0
 
 
 def _cpu_name() -> str:

@@ -22,6 +22,7 @@ from workers.comm_rank import BATCH, Block, Words, build, loss_of
 from workers.lane import Orders
 
 BUCKET_MB = 8
+LEARNING_RATE = 1e-4
 
 
 class Rest(torch.autograd.Function):
@@ -71,7 +72,7 @@ def main() -> None:
     model = nn.Sequential(
         *(Resting(m, pause) if isinstance(m, nn.TransformerEncoderLayer) else m for m in build().children())
     )
-    optimizer = plait.OneBitAdam(model.parameters(), lr=1e-4, freeze=2)
+    optimizer = plait.OneBitAdam(model.parameters(), lr=LEARNING_RATE, freeze=2)
     replica = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
     orders, data, place = Orders(), Words(), dist.get_rank() * 1000
     with plait.comm.CommEngine(island=os.environ["PLAIT_MEMBER"]) as engine:
@@ -91,8 +92,10 @@ def main() -> None:
                 place += BATCH
                 with replica.no_sync() if order["form"] == "compute" else nullcontext():
                     loss_of(replica, torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])).backward()
-                if order["form"] != "compute":
-                    optimizer.step()
+                for group in optimizer.param_groups:
+                    # A step that exchanges nothing costs an update, too; it must not part the replicas.
+                    group["lr"] = 0.0 if order["form"] == "compute" else LEARNING_RATE
+                optimizer.step()
                 optimizer.zero_grad()
             block.answer(orders)
     dist.destroy_process_group()

@@ -3,6 +3,7 @@
 import pytest
 
 from plait.schedule.policies.fifo import Fifo
+from plait.schedule.policies.fifo_backfill import FifoBackfill
 from plait.schedule.policies.max_min_fairness import MaxMinFairness
 from plait.schedule.policy import Configuration, Policy, Rate
 from plait.sim.beliefs import Beliefs
@@ -83,6 +84,16 @@ def test_the_clock_jumps_over_idle_times() -> None:
     run = _run([_job(0, 0.0, 10.0), _job(1, 1_000_000.0, 10.0)])
     assert len(run.solve_s) <= 4
     assert run.ended_at_s == pytest.approx(1_000_020.0 + 45.0 + 10.0)
+
+
+def test_a_policy_that_lets_jobs_run_on_sees_what_is_free_and_which_type_is_fastest() -> None:
+    """The slow type is the cheaper one, and comes first by name."""
+    machines = Machines(nodes={"A": (1, 1), "B": (1,)}, prices_per_hour={"A": 1.0, "B": 5.0})
+    rates = _rates(A=1.0, B=4.0)
+    outcome = _run([_job(number, 0.0, 4000.0, rates=rates) for number in range(4)], machines, FifoBackfill())
+    on = [sorted(one.device_s) for one in sorted(outcome.jobs, key=lambda one: one.job.id)]
+    assert on == [["B"], ["A"], ["A"], ["B"]]
+    assert all(one.restarts == 0 for one in outcome.jobs)
 
 
 def test_schedules_pass_the_checker() -> None:

@@ -111,8 +111,9 @@ class _Run:
         del self.active[running.job.id]
 
     def _schedule(self) -> None:
+        held = (running.last for running in self.active.values() if running.last is not None)
+        cluster = self.viewer.cluster(self.now_s, held)
         views = [self.viewer.task(running.job, self._standing(running)) for running in self.active.values()]
-        cluster = self.viewer.cluster(self.now_s)
         decisions, self.memory = self.policy.decide_remembering(cluster, views, self.memory)
         for running in self.active.values():
             running.last = None

@@ -87,8 +87,9 @@ class _Run:
         self.now_s += TICK_S
 
     def _decide(self) -> None:
+        seats = (one.seat for one in self.active.values() if one.seat is not None)
+        cluster = self.viewer.cluster(self.now_s, ((name, len(slots)) for name, slots in seats))
         views = [self.viewer.task(one.job, self._standing(one)) for one in self.active.values()]
-        cluster = self.viewer.cluster(self.now_s)
         decisions, self.memory = self.policy.decide_remembering(cluster, views, self.memory)
         wanted = []
         for decision in decisions:

@@ -1,6 +1,6 @@
 """What a policy is shown by a simulator of rounds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from plait.schedule.domain import Allocation, TaskKey
@@ -44,6 +44,7 @@ class Viewer:
         self.round_s = round_s
         self.restart_cost_s = restart_cost_s
         self.capacity = machines.capacity
+        self.free = dict(self.capacity)
         self._on_nodes = {name: tuple(sorted(nodes, reverse=True)) for name, nodes in machines.nodes.items()}
         self._keys: dict[str, TaskKey] = {}
         self._slots: dict[tuple[int, int], dict[str, int]] = {}
@@ -55,21 +56,26 @@ class Viewer:
             key = self._keys[job.id] = TaskKey(job_id=job.id, task="train")
         return key
 
-    def cluster(self, now_s: float) -> ClusterView:
-        """Returns the cluster with everything free: a round decides on all devices anew."""
+    def cluster(self, now_s: float, held: Iterable[tuple[str, int]]) -> ClusterView:
+        """Returns the cluster; ``held`` are the devices, by type, of each job that holds some.
+
+        A policy that decides on all devices anew need not look at what is free; one that lets jobs run on has to.
+        """
+        self.free = dict(self.capacity)
+        for name, number in held:
+            self.free[name] -= number
         return ClusterView(
             now_s=now_s,
             total=self.capacity,
-            free=self.capacity,
+            free=self.free,
             prices_per_hour=self.machines.prices_per_hour,
             on_nodes=self._on_nodes,
-            free_on_nodes=self._on_nodes,
             round_s=self.round_s,
             hands_over=True,
         )
 
     def task(self, job: SimJob, standing: Standing) -> TaskView:
-        """Returns the job as the policy sees it."""
+        """Returns the job as the policy sees it, beside the cluster of the last :meth:`cluster`."""
         slots = self._usable(job)
         fewest, most = job.size_range
         allocation = Allocation(counts=(standing.allocation,)) if standing.allocation is not None else None
@@ -83,9 +89,9 @@ class Viewer:
             resources=Resources(any_of=tuple(DeviceRequest(accelerator=name) for name in slots), mix=False),
             allocation=allocation,
             attained_service_s=standing.attained_service_s,
-            speeds={},
+            speeds=_speeds(standing.rates, slots, fewest),
             slots=slots,
-            free_slots=slots,
+            free_slots={name: min(number, self.free[name]) for name, number in slots.items()},
             rates=standing.rates,
             remaining_work=standing.remaining,
             done_work=standing.done,
@@ -110,6 +116,16 @@ class Viewer:
             if not job.allowed:
                 self._slots[id(job.rates), job.num_workers] = known
         return known
+
+
+def _speeds(rates: Rates, names: Iterable[str], num_workers: int) -> dict[str, float]:
+    """Returns what one of so many workers does on each type; 0 where that is not known."""
+    found = dict.fromkeys(names, 0.0)
+    for configuration, rate in rates.items():
+        name = configuration.counts[0][0]
+        if len(configuration.counts) == 1 and configuration.num_workers == num_workers and name in found:
+            found[name] = max(found[name], rate.per_s / num_workers)
+    return found
 
 
 def _runs(rates: Rates, name: str, fewest: int, most: int) -> bool:
