@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 
-from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, Worker, clean_end, plait_environment, tails, wait_for
-from report import arguments, finish
+from fleet import TORCH_MODULES, Nursery, Ports, Worker, clean_end, plait_environment, tails, wait_for
+from report import BenchmarkFailed, arguments, finish
 from step_records import read
 
 STEPS = 50

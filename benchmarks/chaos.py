@@ -22,7 +22,6 @@ from typing import Any
 
 from fleet import (
     TORCH_MODULES,
-    BenchmarkFailed,
     Nursery,
     Ports,
     Worker,
@@ -34,7 +33,7 @@ from fleet import (
     wait_for,
 )
 from links import Hosts, NoNamespaces
-from report import arguments, finish
+from report import BenchmarkFailed, arguments, finish
 
 MEMBERS = 4
 GLOBAL_BATCH, MICRO_BATCHES, STEP_S = 48, 24, 0.2

@@ -8,7 +8,6 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from fleet import (
-    BenchmarkFailed,
     Nursery,
     Ports,
     Worker,
@@ -18,6 +17,7 @@ from fleet import (
     tails,
     wait_for,
 )
+from report import BenchmarkFailed
 from links import Hosts
 from step_records import (
     Delay,

@@ -14,6 +14,12 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 SHOWN = {
     "bitwise": ("distinct_hashes",),
+    "ckpt_write": ("cpu_s_per_gb", "rate_over_dcp", "rate_over_direct", "upload_over_obstore", "restore_over_obstore"),
+    "comm_flat": ("ddp_over_plait_100m", "powersgd_over_plait_100m", "ddp_over_plait_1g", "ddp_over_plait_unshaped"),
+    "comm_islands": ("of_limit", "ring_good_over_plait", "ring_bad_over_plait", "uplink_bytes_over_s_1bit"),
+    "comm_overlap": ("exposed_over_blocking", "speedup_by_overlap"),
+    "comm_planner": ("within_25_percent_share", "chosen_over_best_max"),
+    "comm_slow_rank": ("ring_over_plait",),
     "controller_kill": ("kills", "jobs_lost", "attempts_doubled", "orphans"),
     "exactly_once": ("samples_lost", "samples_repeated"),
     "memory_pool": ("reserved_over_live_median", "caching_reserved_over_live_median"),

@@ -27,10 +27,10 @@ from pathlib import Path
 from statistics import median
 
 from fault_trial import MEMBERS, Outcome, draw_fault, run_trial
-from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, clean_end
+from fleet import TORCH_MODULES, Nursery, Ports, clean_end
 from links import Hosts, NoNamespaces
 from recovery_peers import PeerOutcome, has_module, run_torchft, run_torchrun
-from report import arguments, finish
+from report import BenchmarkFailed, arguments, finish
 
 HEARTBEAT_TIMEOUT_S = 1.0
 PLAN = {"full": {"kill": 20, "freeze": 20, "link": 20}, "quick": {"kill": 3, "freeze": 2, "link": 1}}

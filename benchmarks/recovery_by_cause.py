@@ -22,7 +22,6 @@ from statistics import median
 from fault_trial import MEMBERS, RECOVERY_DEADLINE_S, STEP_S, Fault, Outcome, Trial, fill_books
 from fleet import (
     TORCH_MODULES,
-    BenchmarkFailed,
     Nursery,
     Ports,
     clean_end,
@@ -32,7 +31,7 @@ from fleet import (
     wait_for,
 )
 from links import Hosts, NoNamespaces
-from report import arguments, finish
+from report import BenchmarkFailed, arguments, finish
 
 CAUSES = ("oom", "kill", "freeze", "notice", "node", "link", "flapping")
 NEED_HOSTS = {"node", "link", "flapping"}

@@ -14,7 +14,6 @@ from fault_trial import GLOBAL_BATCH, MEMBERS, STEP_S
 from fleet import (
     QUIET_THREADS,
     WORKERS,
-    BenchmarkFailed,
     Nursery,
     Ports,
     Worker,
@@ -23,6 +22,7 @@ from fleet import (
     tails,
     wait_for,
 )
+from report import BenchmarkFailed
 from step_records import Delay, delay, longest_gap_s, normal_step_s, read
 
 PEER_STEPS = 100_000

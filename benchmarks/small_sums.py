@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from fleet import BenchmarkFailed, Nursery, Ports, clean_end
-from report import arguments, finish
+from fleet import Nursery, Ports, clean_end
+from report import BenchmarkFailed, arguments, finish
 
 WORLD = 3
 SIZES = {"vote": 32, "gradients": 57_000}

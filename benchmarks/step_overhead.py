@@ -7,9 +7,9 @@ Blocks of steps of the two alternate in one run and the order rotates; both read
 import sys
 from statistics import median
 
-from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, clean_end
+from fleet import TORCH_MODULES, Nursery, Ports, clean_end
 from lanes import spread
-from report import arguments, finish
+from report import BenchmarkFailed, arguments, finish
 from unequal_dp import equal_devices
 
 

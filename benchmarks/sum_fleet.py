@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fleet import HERE, QUIET_THREADS, BenchmarkFailed, Control, clean_end, python_path
+from fleet import HERE, QUIET_THREADS, Control, clean_end, python_path
+from report import BenchmarkFailed
 from testbed import Host, Testbed
 
 MBIT = 1e6 / 8

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from cpu_quota import QuotaRefused, Quotas
-from fleet import TORCH_MODULES, BenchmarkFailed, Nursery, Ports, clean_end
+from fleet import TORCH_MODULES, Nursery, Ports, clean_end
 from lanes import (
     Block,
     Lane,
@@ -32,7 +32,7 @@ from lanes import (
     start_ddp,
     start_plait,
 )
-from report import arguments, finish
+from report import BenchmarkFailed, arguments, finish
 
 MICRO_BATCHES = 63
 """Divisible by 7 and by 9: both splits, 4:2:1 and 4:4:1, come out whole, so that rounding favours nobody."""
