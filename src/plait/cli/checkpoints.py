@@ -11,7 +11,8 @@ from plait.cli.options import JsonOption, StateOption
 from plait.cli.output import human_bytes, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from plait.train.checkpoint.repository import Found, Repository
+    from plait.train.checkpoint.catalogue import Found
+    from plait.train.checkpoint.repository import Repository
 
 PlaceArgument = Annotated[
     str,

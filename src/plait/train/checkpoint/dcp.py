@@ -42,12 +42,13 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from plait.train.checkpoint.catalogue import UNREADABLE
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.commit import Retention
 from plait.train.checkpoint.image import TensorSpec, file_image
 from plait.train.checkpoint.index import Index, TensorPlace, places_of
 from plait.train.checkpoint.manifest import Manifest, Receipt
-from plait.train.checkpoint.repository import UNREADABLE, Claim, Repository
+from plait.train.checkpoint.repository import Claim, Repository
 from plait.train.checkpoint.segment import pages
 from plait.train.checkpoint.stores import Buffer, open_store
 from plait.train.checkpoint.tree import raw_bytes

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
+from plait.train.checkpoint.catalogue import UNREADABLE, Catalogue
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.image import TensorSpec, file_image
 from plait.train.checkpoint.index import Index, TensorPlace
 from plait.train.checkpoint.manifest import Manifest, Receipt
-from plait.train.checkpoint.repository import UNREADABLE, Repository
 from plait.train.checkpoint.stores import Buffer
 
 MODEL_PREFIX = "model."
@@ -15,7 +15,7 @@ MOST_FILE_BYTES = 5 * 10**9
 """Hugging Face's own limit for one file of weights."""
 
 
-def newest_good(repository: Repository, step: int | None = None) -> Manifest:
+def newest_good(repository: Catalogue, step: int | None = None) -> Manifest:
     """Returns the newest checkpoint (or that of ``step``) after reading and verifying all of it.
 
     Raises:
@@ -32,7 +32,7 @@ def newest_good(repository: Repository, step: int | None = None) -> Manifest:
     raise CheckpointDamaged("; ".join(faults) or f"{repository.store.url} holds {what}")
 
 
-def to_safetensors(repository: Repository, manifest: Manifest, out: Path) -> list[Path]:
+def to_safetensors(repository: Catalogue, manifest: Manifest, out: Path) -> list[Path]:
     """Writes the model's tensors under their own names, in files of at most 5 GB, with an index where there are more.
 
     Returns:
@@ -96,7 +96,7 @@ def _groups(places: list[TensorPlace]) -> list[list[TensorPlace]]:
     return groups
 
 
-def _bytes_of(repository: Repository, receipt: Receipt, index: Index, place: TensorPlace) -> bytearray:
+def _bytes_of(repository: Catalogue, receipt: Receipt, index: Index, place: TensorPlace) -> bytearray:
     end = place.offset + place.num_bytes
     data = bytearray(place.num_bytes)
     view = memoryview(data)
@@ -110,7 +110,7 @@ def _bytes_of(repository: Repository, receipt: Receipt, index: Index, place: Ten
     return data
 
 
-def to_torch(repository: Repository, manifest: Manifest, out: Path) -> list[Path]:
+def to_torch(repository: Catalogue, manifest: Manifest, out: Path) -> list[Path]:
     """Writes the whole state as ``torch.save`` does; it loads with ``torch.load(weights_only=True)``."""
     import torch
 

@@ -1,33 +1,28 @@
 """Checkpoints in a store: no crash, race or late writer can make a wrong one count, and all is verified when read."""
 
 import logging
-import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import xxhash
 
 from plait.errors import PlaitError
 from plait.train.checkpoint import commit as rules
 from plait.train.checkpoint.blocks import BlockHasher
+from plait.train.checkpoint.catalogue import UNREADABLE, Catalogue
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.commit import CommitName, Retention, SealName, Writer
-from plait.train.checkpoint.index import Index, decoded
-from plait.train.checkpoint.manifest import FORMAT, Manifest, Receipt, manifest_from, opened, sealed
-from plait.train.checkpoint.reading import Take, read_verified
+from plait.train.checkpoint.index import Index
+from plait.train.checkpoint.manifest import FORMAT, Manifest, Receipt, sealed
 from plait.train.checkpoint.retry import Backoff, RateCap
-from plait.train.checkpoint.stores import Buffer, ObjectExists, ObjectMissing, Store, StoreFailed
+from plait.train.checkpoint.stores import Buffer, ObjectExists, Store
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 LEASE_SETTLE_S = 2.0
 _CLAIM_ATTEMPTS = 20
-UNREADABLE = (CheckpointDamaged, ObjectMissing)
-"""What makes a reader go to an older checkpoint; a store that fails does not."""
 
 
 class CheckpointFenced(PlaitError):
@@ -40,15 +35,6 @@ class Claim:
 
     writer: Writer
     seen: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A checkpoint in a listing; ``fault`` says what is wrong with its manifest, None where nothing is."""
-
-    name: CommitName
-    manifest: Manifest | None
-    fault: str | None = None
 
 
 def honours_create(store: Store) -> bool:
@@ -65,8 +51,8 @@ def honours_create(store: Store) -> bool:
         store.delete([key])
 
 
-class Repository:
-    """The checkpoints of one run, under the root of a store."""
+class Repository(Catalogue):
+    """The checkpoints of one run, under the root of a store, to be written too."""
 
     def __init__(
         self,
@@ -88,31 +74,14 @@ class Repository:
             sleep: Waits.
             lease_settle_s: On a store that cannot create exclusively, how long a claim must stand before it counts.
         """
-        self.store = store
+        super().__init__(store, backoff=backoff, sleep=sleep)
         self.retention = retention or Retention()
         self.notes: tuple[str, ...] = ()
-        self._backoff = backoff or Backoff()
         self._cap = RateCap(bytes_per_s) if bytes_per_s else None
-        self._sleep = sleep
         self._settle_s = lease_settle_s
-        self._random = random.Random()
         self._is_exclusive: bool | None = None
 
-    # Asking the store
-
-    def again(self, ask: Callable[[], T]) -> T:
-        """Returns what ``ask`` returns, asking again with growing waits while the store fails."""
-        failures = 0
-        while True:
-            try:
-                return ask()
-            except StoreFailed as error:
-                failures += 1
-                wait_s = self._backoff.wait_s(failures, self._random.random())
-                if wait_s is None:
-                    raise
-                _log.warning("%s; asking again in %.1f s", error, wait_s)
-                self._sleep(wait_s)
+    # Writing
 
     def _create(self, key: str, data: bytes) -> None:
         """Creates an object; one that is there with these very bytes is ours, by a request whose answer was lost."""
@@ -121,128 +90,6 @@ class Repository:
         except ObjectExists:
             if self.again(lambda: self.store.get(key)) != data:
                 raise
-
-    def _keys(self, prefix: str) -> list[str]:
-        return [entry.key for entry in self.again(lambda: self.store.list(prefix))]
-
-    # Which checkpoints there are
-
-    def _seal_lists(self, seals: Sequence[SealName], commits: Sequence[CommitName]) -> dict[SealName, list[str] | None]:
-        """Reads seals from the highest down to the first that can be read."""
-        lists: dict[SealName, list[str] | None] = {}
-        for seal in reversed(seals):
-            lists[seal] = self._seal_list(seal, commits)
-            if lists[seal] is not None:
-                break
-        return lists
-
-    def _seal_list(self, seal: SealName, commits: Sequence[CommitName]) -> list[str] | None:
-        try:
-            return [str(key) for key in opened(self.again(lambda: self.store.get(seal.key)), seal.key)["seen"]]
-        except UNREADABLE as error:
-            _log.warning("%s; the commits of its writer carry a copy", error)
-        for commit in commits:
-            if commit.writer == seal.writer:
-                try:
-                    return list(self.manifest(commit).seen)
-                except UNREADABLE:
-                    continue
-        return None
-
-    def names(self) -> list[CommitName]:
-        """Returns the checkpoints that count, newest first."""
-        commits = rules.commits_in(self._keys("commits/"))
-        seals = rules.seals_in(self._keys("seals/"))
-        return rules.trusted(commits, seals, self._seal_lists(seals, commits))
-
-    def generation(self) -> int:
-        """Returns the generation of the writer whose checkpoints count, 0 where nobody has written yet."""
-        seals = rules.seals_in(self._keys("seals/"))
-        return seals[-1].writer.generation if seals else 0
-
-    def manifest(self, name: CommitName) -> Manifest:
-        """Returns the manifest of a checkpoint.
-
-        Raises:
-            CheckpointDamaged: It is not as it was written.
-            ObjectMissing: It has been removed.
-        """
-        found = manifest_from(self.again(lambda: self.store.get(name.key)), name.key)
-        if (found.writer, found.step) != (name.writer, name.step):
-            raise CheckpointDamaged(f"{name.key} is of step {found.step} and generation {found.writer.generation}")
-        return found
-
-    def found(self) -> Iterator[Found]:
-        """Yields the checkpoints that count, newest first, with their manifests."""
-        for name in self.names():
-            try:
-                yield Found(name=name, manifest=self.manifest(name))
-            except UNREADABLE as error:
-                yield Found(name=name, manifest=None, fault=str(error))
-
-    # Reading
-
-    def index(self, receipt: Receipt) -> Index:
-        """Returns the verified index of a rank's file.
-
-        Raises:
-            CheckpointDamaged: It is not as it was written.
-        """
-        data = self.again(lambda: self.store.get(receipt.index_key))
-        if xxhash.xxh3_128_hexdigest(data) != receipt.index_hash:
-            raise CheckpointDamaged(f"{receipt.index_key} does not have the hash of the manifest")
-        index = decoded(data)
-        if index.blocks is None or index.blocks.file_bytes != receipt.data_bytes:
-            raise CheckpointDamaged(f"{receipt.index_key} tells of another file than the manifest")
-        return index
-
-    def read(self, receipt: Receipt, index: Index, ranges: Sequence[tuple[int, int]], take: Take) -> int:
-        """Reads ranges of a rank's data, block-aligned and joined where they meet; returns the bytes read.
-
-        Args:
-            receipt: The file.
-            index: Its index.
-            ranges: Bytes wanted, ``[first, end)``.
-            take: Is given verified stretches by their offset, from several threads and in any order; no two overlap,
-                and together they cover all ranges.
-
-        Raises:
-            CheckpointDamaged: Some block is not as it was written, or missing.
-        """
-        assert index.blocks is not None
-        return read_verified(
-            index.blocks, ranges, lambda batch: self._ranges(receipt.data_key, batch), take, receipt.data_key
-        )
-
-    def _ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
-        return self.again(lambda: self.store.get_ranges(key, ranges))
-
-    def complete(self, name: CommitName) -> Manifest:
-        """Returns the manifest of a checkpoint whose files are all there in full size.
-
-        Raises:
-            CheckpointDamaged: One is not, or the manifest is not as it was written.
-            ObjectMissing: The checkpoint has been removed.
-        """
-        manifest = self.manifest(name)
-        sizes = {entry.key: entry.num_bytes for entry in self.again(lambda: self.store.list(manifest.prefix))}
-        for receipt in manifest.receipts:
-            for key, wanted in ((receipt.data_key, receipt.data_bytes), (receipt.index_key, receipt.index_bytes)):
-                if sizes.get(key) != wanted:
-                    raise CheckpointDamaged(f"{key} has {sizes.get(key, 'no')} bytes instead of {wanted}")
-        return manifest
-
-    def verify(self, name: CommitName) -> str | None:
-        """Reads a whole checkpoint; returns what is wrong with it, None where nothing is."""
-        try:
-            for receipt in self.complete(name).receipts:
-                index = self.index(receipt)
-                self.read(receipt, index, [(0, receipt.data_bytes)], lambda _first, _part: None)
-        except UNREADABLE as error:
-            return str(error)
-        return None
-
-    # Writing
 
     @property
     def is_exclusive(self) -> bool:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plait.train.checkpoint.catalogue import UNREADABLE, Catalogue
 from plait.train.checkpoint.checkpointer import CheckpointDamaged, LoadedCheckpoint
 from plait.train.checkpoint.commit import CommitName
 from plait.train.checkpoint.index import Index, TensorPlace, decoded, joined_values, tensor_names
 from plait.train.checkpoint.manifest import Manifest
-from plait.train.checkpoint.repository import UNREADABLE, Repository
 from plait.train.checkpoint.segment import Segment
 from plait.train.checkpoint.stores import Buffer
 from plait.train.checkpoint.tree import described, padding_bytes, rebuilt
@@ -38,7 +38,7 @@ def state_of(index: Index, tensors: Sequence[Tensor]) -> Any:
         raise CheckpointDamaged(f"the index does not describe a state: {error!r}") from error
 
 
-def read_state(repository: Repository, manifest: Manifest, rank: int = 0, *, into: Any = None) -> Any:
+def read_state(repository: Catalogue, manifest: Manifest, rank: int = 0, *, into: Any = None) -> Any:
     """Returns the verified state that one rank has saved.
 
     Args:
@@ -115,7 +115,7 @@ def new_bytes(num_bytes: int) -> Tensor:
 
 
 def load(
-    repository: Repository, step: int | None = None, *, into: Any = None
+    repository: Catalogue, step: int | None = None, *, into: Any = None
 ) -> tuple[LoadedCheckpoint, CommitName] | None:
     """Returns the newest checkpoint that is as it was written, or that of ``step``; None where there is none.
 
