@@ -14,6 +14,8 @@ from report import BenchmarkFailed
 from testbed import Host, Testbed
 
 MBIT = 1e6 / 8
+MOST_ON_END = 20
+"""Sums of ones on end, each of which multiplies by the number of ranks: exact in fp32."""
 
 
 class SumFleet:
@@ -60,11 +62,11 @@ class SumFleet:
             raise BenchmarkFailed(f"{failure}\n{self._tail()}") from failure
         return [answers[name] for name in self._names]
 
-    def sum_s(self, way: str, size_bytes: int) -> tuple[float, float]:
-        """Returns seconds of one all-reduce, and the bytes that its busiest host has sent."""
-        told = self.ask(do="sum", way=way, bytes=size_bytes)
+    def sum_s(self, way: str, size_bytes: int, count: int = 1) -> tuple[float, float]:
+        """Returns seconds of one all-reduce of several on end, and the bytes that its busiest host has sent."""
+        told = self.ask(do="sum", way=way, bytes=size_bytes, count=count)
         span_s = max(a["end_s"] for a in told) - min(a["start_s"] for a in told)
-        return span_s, max(a["sent_bytes"] for a in told)
+        return span_s / count, max(a["sent_bytes"] for a in told) / count
 
     def goodput_bytes_per_s(self, sender: int, receiver: int) -> float:
         """Returns what one plain connection carries from one rank to another."""
@@ -74,21 +76,30 @@ class SumFleet:
         return float(self.ask(**order)[receiver]["bytes_per_s"])
 
     def in_turn(
-        self, ways: Sequence[str], size_bytes: int, rounds: int, few: Mapping[str, int] | None = None
+        self,
+        ways: Sequence[str],
+        size_bytes: int,
+        rounds: int,
+        few: Mapping[str, int] | None = None,
+        stretch_s: float = 0.0,
     ) -> dict[str, tuple[list[float], float]]:
         """Runs all ways in rounds, their order rotating; returns seconds and median bytes sent by way.
 
-        ``few`` bounds the rounds of ways that take long.
+        ``few`` bounds the rounds of ways that take long; what takes less than ``stretch_s`` is done several times on
+        end in each round.
         """
+        count = dict.fromkeys(ways, 1)
         for way in ways:  # kernels are compiled and connections opened before anything counts
             self.sum_s(way, 65_536)
+            if stretch_s:
+                count[way] = max(1, min(MOST_ON_END, round(stretch_s / self.sum_s(way, size_bytes)[0])))
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         sent: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(rounds):
             for place in range(len(ways)):
                 way = ways[(turn + place) % len(ways)]
                 if turn < (few or {}).get(way, rounds):
-                    taken_s, taken_bytes = self.sum_s(way, size_bytes)
+                    taken_s, taken_bytes = self.sum_s(way, size_bytes, count[way])
                     seconds[way].append(taken_s)
                     sent[way].append(taken_bytes)
         return {way: (seconds[way], median(sent[way])) for way in ways}

@@ -21,7 +21,7 @@ from plait.train.comm.planner import (
     row_of,
     topology_hash,
 )
-from plait.train.comm.probe import tournament
+from plait.train.comm.probe import settled_s, tournament
 from plait.train.comm.tuning import WINDOW_EXCHANGES, Tuning, document, read
 
 FAST = 1e9
@@ -231,3 +231,23 @@ def test_in_a_tournament_all_meet_once(number: int) -> None:
     met = [pair for round_ in rounds for pair in round_]
     assert sorted(met) == [(a, b) for a in range(number) for b in range(a + 1, number)]
     assert all(len({m for pair in round_ for m in pair}) == 2 * len(round_) for round_ in rounds)
+
+
+def test_latency_is_that_of_the_links_on_the_longest_way() -> None:
+    count = 4 * 2**20
+    inside_s, across_s = 1e-5, 1e-4
+    times_s = {plan: physical_s(plan, PAIRS, 1.0, 0.0) for plan in (islands((0, 0, 1, 1), count), direct(4, count))}
+    ways_s = {
+        "islands": 2 * (inside_s + across_s),
+        "direct": 2 * across_s,
+    }
+    for plan, seconds in times_s.items():
+        no_latency = replace(PAIRS, latency_s=((0.0, 0.0), (0.0, 0.0)))
+        assert seconds - physical_s(plan, no_latency, 1.0, 0.0) == pytest.approx(ways_s[plan.shape], rel=1e-6)
+
+
+def test_a_stream_counts_after_its_burst_with_as_much_under_way_at_both_ends() -> None:
+    burst = [0.001 * number for number in range(10)]
+    steady = [0.009 + 0.02 * number for number in range(1, 21)]
+    drain = [steady[-1] + 1e-6 * number for number in range(1, 4)]
+    assert settled_s([*burst, *steady, *drain]) == pytest.approx(0.02, rel=0.01)

@@ -9,7 +9,7 @@ exchange across. Since only the root's sum is handed out, all members end with t
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from plait.train.compression.reference import BLOCK
@@ -84,17 +84,26 @@ class Plan:
 
     def depth(self) -> int:
         """Returns how many messages follow one another at most from a member's values to the last result."""
-        return max((_height(tree.up) + _height(tree.down) for tree in self.trees), default=0)
+        return round(self.delay_s(lambda _, __: 1.0))
+
+    def delay_s(self, latency_s: Callable[[int, int], float]) -> float:
+        """Returns how long the smallest messages take from a member's values to the last result.
+
+        Args:
+            latency_s: Of a message from one member to another.
+        """
+        return max((_way_s(tree.up, latency_s) + _way_s(tree.down, latency_s) for tree in self.trees), default=0.0)
 
 
-def _height(parents: tuple[int, ...]) -> int:
-    most = 0
+def _way_s(parents: tuple[int, ...], latency_s: Callable[[int, int], float]) -> float:
+    """Returns the longest way to the root; links are taken to be as fast in both directions."""
+    most_s = 0.0
     for member in range(len(parents)):
-        steps, at = 0, member
+        way_s, at = 0.0, member
         while parents[at] != at:
-            at, steps = parents[at], steps + 1
-        most = max(most, steps)
-    return most
+            way_s, at = way_s + latency_s(at, parents[at]), parents[at]
+        most_s = max(most_s, way_s)
+    return most_s
 
 
 @functools.lru_cache(maxsize=256)

@@ -295,7 +295,9 @@ class CommEngine:
                 return False
         if task is not None:
             self._begin(task)
-        self.mesh.take(0.0 if is_more else 1.0, self._bell)
+        # What all others sent early may be over as soon as it has begun, and nobody would ring for it.
+        is_done = any(running.work is not None and running.work.is_over for running in self._running)
+        self.mesh.take(0.0 if is_more or is_done else 1.0, self._bell)
         self._end_those_over()
         return True
 

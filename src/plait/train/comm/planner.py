@@ -2,10 +2,10 @@ r"""Which all-reduce is fastest for how many bytes, and why: pure decisions on a
 
 The time of a plan is that of its busiest link, of its messages one after another, and of the codec:
 
-.. math:: T = \max_l \frac{b_l}{B_l} + d\,\alpha + \gamma\,S
+.. math:: T = \max_l \frac{b_l}{B_l} + \sum_{l \in p} \alpha_l + \gamma\,S
 
-(bytes over bandwidth; depth times latency; seconds a byte of what is encoded). What this leaves out, such as processes
-that share cores, is a factor by candidate and size: measured when training starts, and corrected while it goes on. A
+(bytes over bandwidth; latencies on the longest way; seconds a byte of what is encoded). What this leaves out, such as
+processes that share cores, is measured by candidate and size when training starts, and corrected while it goes on. A
 rival takes over only when it is clearly better for several windows in a row.
 """
 
@@ -156,8 +156,11 @@ def physical_s(plan: Plan, network: Network, coded_ratio: float, codec_s_per_byt
         slowest_s = max(slowest_s, out[i] / uplink, into[i] / uplink)
         if inside[i]:  # two directions share what one connection both ways has shown
             slowest_s = max(slowest_s, inside[i] / (2.0 * network.bytes_per_s[i][i]))
-    latency_s = max(map(max, network.latency_s))
-    return slowest_s + plan.depth() * latency_s + codec_s_per_byte * coded_bytes / plan.size
+
+    def latency_s(a: int, b: int) -> float:
+        return network.latency_s[network.island_of[a]][network.island_of[b]]
+
+    return slowest_s + plan.delay_s(latency_s) + codec_s_per_byte * coded_bytes / plan.size
 
 
 @dataclass(slots=True)

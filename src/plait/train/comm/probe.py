@@ -5,8 +5,10 @@ summed over all.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,24 +27,27 @@ if TYPE_CHECKING:
     from plait.train.comm.engine import CommEngine
 
 _SMALL_VALUES = 256
-_LARGE_VALUES = 2**16
+_LARGE_VALUES = 2**14
 _LARGER_VALUES = 2**18
-_FAST_S = 0.01
+_FAST_S = 0.003
 """Links that carry the large message faster than this are measured with the larger one."""
 
-_SEGMENT_S = 0.04
-_TOGETHER_S = 0.1
+_STREAM_S = 0.25
+_LEAST_STREAM = 30
+_WINDOW = 4
+_TOGETHER_S = 0.2
 _MOST_SUMS = 100
-_SEGMENTS = 3
-_MOST_TRIALS = 8
-_AGREE = 1.1
+_BATCH_S = 0.025
+_MOST_IN_BATCH = 10
+_BATCHES = 3
 _CODEC_VALUES = 2**18
 TRIAL_BYTES = (2**14, 2**17, 2**20, 2**22)
 LONGEST_TRIAL_S = 0.2
-"""Trials that would take longer are left to the formula, except the first two of each candidate."""
+"""Trials that should take longer are left to the formula, except the first two of each candidate."""
 
 HOPELESS = 3.0
-"""What the formula says is so many times slower than the best is not tried."""
+FIXED_S = 0.01
+"""What the formula takes to be so many times slower than the best, and this much more, is not tried."""
 
 
 def measured(engine: "CommEngine", codecs: Sequence[str], saved: Path | None = None) -> Table:
@@ -63,8 +68,8 @@ def measured(engine: "CommEngine", codecs: Sequence[str], saved: Path | None = N
     for size_bytes in TRIAL_BYTES:
         best_s = min(table.formula_s(c, size_bytes) for c in table.candidates)
         for candidate in table.candidates:
-            expected_s = table.predicted_s(candidate, size_bytes)
-            if size_bytes > TRIAL_BYTES[1] and (expected_s > LONGEST_TRIAL_S or expected_s > HOPELESS * best_s):
+            expected_s = table.formula_s(candidate, size_bytes)
+            if size_bytes > TRIAL_BYTES[1] and expected_s > min(LONGEST_TRIAL_S, HOPELESS * best_s + FIXED_S):
                 continue
             seconds = _trial_s(engine, table, candidate, size_bytes)
             table.measured_s.setdefault(candidate, []).append((size_bytes, seconds))
@@ -73,19 +78,24 @@ def measured(engine: "CommEngine", codecs: Sequence[str], saved: Path | None = N
 
 
 def _trial_s(engine: "CommEngine", table: Table, candidate: Candidate, size_bytes: int) -> float:
+    """Returns the seconds of one sum, of several on end: the median of some batches.
+
+    The sums before them use up what a rate limit lets through at once and wake threads.
+    """
     values = torch.ones(size_bytes // 4)
-    times: list[float] = []
+    first_s = min(_batch_s(engine, table, candidate, values, 1) for _ in range(2))
+    count = max(1, min(_MOST_IN_BATCH, round(_BATCH_S / first_s)))
+    return median(_batch_s(engine, table, candidate, values, count) for _ in range(_BATCHES))
+
+
+def _batch_s(engine: "CommEngine", table: Table, candidate: Candidate, values: Tensor, count: int) -> float:
+    """Returns the seconds of each of some sums, one after the other; the same on all members."""
     _meet(engine)
-    for _ in range(_MOST_TRIALS):
-        start_s = time.perf_counter()
+    start_s = time.perf_counter()
+    for _ in range(count):
         engine.all_reduce_by(values, candidate, table).wait()
-        took = torch.tensor([time.perf_counter() - start_s])
-        times.append(float(_mean(engine, took)[0]))
-        # The first fills the bucket of a rate limit and wakes threads. Two that agree were not disturbed; trials of
-        # small messages cost little, so all of them are made.
-        if len(times) > 2 and size_bytes > TRIAL_BYTES[1] and sorted(times[1:])[1] < _AGREE * min(times[1:]):
-            break
-    return min(times[1:])
+    took_s = (time.perf_counter() - start_s) / count
+    return float(_mean(engine, torch.tensor([took_s]))[0])
 
 
 def _network(engine: "CommEngine", codecs: Sequence[str]) -> Network:
@@ -136,41 +146,50 @@ def _measure_together(engine: "CommEngine", lanes: Sequence[tuple[int, int]], ra
     """Lets several pairs of the same islands exchange at once, equally much from one moment on; adds up their rates."""
     mine = next((pair for pair in lanes if engine.rank in pair), None)
     values = torch.zeros(_LARGE_VALUES)
-    first_s = torch.tensor([0.0 if mine is None else _pair_s(engine, mine, values)])
-    mean_s = float(_sum(engine, first_s)[0]) / (2 * len(lanes))
-    count = max(4, min(_MOST_SUMS, round(_TOGETHER_S / max(mean_s, 1e-4))))
-    for is_counted in (False, True):  # the first uses up what a rate limit lets through at once
-        _meet(engine)
-        if mine is None:
-            continue
-        start_s = time.perf_counter()
-        for done in [_pair_sum(engine, mine, values) for _ in range(count)]:
-            done.wait()
-        if is_counted and engine.rank == mine[0]:
-            _note(engine, rate, mine, values.nbytes * count / (time.perf_counter() - start_s))
+    first_s = torch.tensor([0.0 if mine is None else settled_s(_stream(engine, mine, values, _LEAST_STREAM))])
+    count = _count_for(_TOGETHER_S, float(_sum(engine, first_s)[0]) / (2 * len(lanes)))
+    if mine is not None:
+        each_s = settled_s(_stream(engine, mine, values, count))
+        if engine.rank == mine[0]:
+            _note(engine, rate, mine, values.nbytes / each_s)
     _meet(engine)
 
 
 def _pair_rate(engine: "CommEngine", pair: tuple[int, int]) -> float:
-    """Returns the bytes a second that two members send each other, both at once; the best of some spans of time.
-
-    The first span uses up what a rate limit lets through at once. How much is sent in the next follows from what the
-    fastest so far has shown, so that a stall at the start does not make all of them too short to tell.
-    """
-    each_s = _agreed(engine, pair, _pair_s(engine, pair, torch.zeros(_LARGE_VALUES)))
+    """Returns the bytes a second that two members send each other, both at once, when bursts are over."""
     values = torch.zeros(_LARGE_VALUES)
-    best_s = torch.inf
-    for span in range(1 + _SEGMENTS):
-        if each_s < _FAST_S and len(values) < _LARGER_VALUES:
-            values, each_s, best_s = torch.zeros(_LARGER_VALUES), each_s * _LARGER_VALUES / _LARGE_VALUES, torch.inf
-        count = max(2, min(_MOST_SUMS, round(_SEGMENT_S / max(each_s, 1e-4))))
-        start_s = time.perf_counter()
-        for done in [_pair_sum(engine, pair, values) for _ in range(count)]:  # zeros may share their memory
-            done.wait()
-        took_s = _agreed(engine, pair, (time.perf_counter() - start_s) / count)
-        each_s = min(each_s, took_s)
-        best_s = min(best_s, took_s) if span else best_s
-    return values.nbytes / best_s
+    each_s = _agreed(engine, pair, settled_s(_stream(engine, pair, values, _LEAST_STREAM)))
+    if each_s < _FAST_S:  # too short to tell
+        values, each_s = torch.zeros(_LARGER_VALUES), each_s * _LARGER_VALUES / _LARGE_VALUES
+        times = _stream(engine, pair, values, _count_for(_STREAM_S, each_s))
+        each_s = _agreed(engine, pair, settled_s(times))
+    return values.nbytes / each_s
+
+
+def _count_for(stream_s: float, each_s: float) -> int:
+    return max(_LEAST_STREAM, min(_MOST_SUMS, round(stream_s / max(each_s, 1e-4))))
+
+
+def _stream(engine: "CommEngine", pair: tuple[int, int], values: Tensor, count: int) -> list[float]:
+    """Sums zeros, a few at any time under way; returns the moments when they were done."""
+    times = []
+    under_way: deque[torch.futures.Future[Tensor]] = deque()
+    for number in range(count + _WINDOW):
+        if number < count:
+            under_way.append(_pair_sum(engine, pair, values))  # zeros may share their memory
+        if number >= _WINDOW:
+            under_way.popleft().wait()
+            times.append(time.perf_counter())
+    return times
+
+
+def settled_s(times: Sequence[float]) -> float:
+    """Returns the seconds between two sums of a stream, with as much under way at the first moment as at the last.
+
+    A rate limit lets a burst through at first, so what counts begins after a third.
+    """
+    start, end = len(times) // 3, len(times) - 1 - _WINDOW
+    return (times[end] - times[start]) / (end - start)
 
 
 def _agreed(engine: "CommEngine", pair: tuple[int, int], seconds: float) -> float:
