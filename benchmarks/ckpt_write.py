@@ -115,9 +115,9 @@ def against_server(
     """Returns rates of save and restore over those of obstore's put and range reads alone, the faster way of two."""
     import obstore
 
+    from plait.train.checkpoint.nearest import load
     from plait.train.checkpoint.object_store import PART_BYTES, ObjectStore
     from plait.train.checkpoint.repository import Repository
-    from plait.train.checkpoint.restore import load
 
     found: dict[str, list[float]] = {"put": [], "save": [], "ranges": [], "load": [], "load, new memory": []}
     with seaweedfs() as endpoint:

@@ -277,7 +277,7 @@ class Run:
 
     def restore(self, when: str) -> None:
         """Restores through a store without faults and judges the state."""
-        from plait.train.checkpoint.restore import load
+        from plait.train.checkpoint.nearest import load
 
         self.verdicts.restores += 1
         try:
@@ -290,7 +290,7 @@ class Run:
                 self.wrong(f"{when}: nothing found, though step {self.acknowledged} was acknowledged")
             self.step, self.lineage = 0, ()
             return
-        state, step = found[0].state, found[0].step
+        state, step = found.state, found.step
         lineage = self.legal.get(step)
         if lineage is None or not is_whole(state, lineage, step):
             self.wrong(f"{when}: step {step} is not of the surviving history")
@@ -416,13 +416,13 @@ WRITER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import torture
-from plait.train.checkpoint.restore import load
+from plait.train.checkpoint.nearest import load
 from plait.train.checkpoint.repository import Repository
 from plait.train.checkpoint.stores import open_store
 torture.VALUES = 400_000
 repository = Repository(open_store(sys.argv[2]))
 found = load(repository)
-step = found[0].step if found else 0
+step = found.step if found else 0
 claim = repository.claim(step or None)
 print("ready", flush=True)
 while True:
@@ -436,7 +436,7 @@ while True:
 def killed_writers(url: str, count: int, chance: random.Random, verdicts: Verdicts, where: str) -> None:
     """Kills real writer processes at random moments, one after another at one place; VALUES is larger there."""
     global VALUES  # noqa: PLW0603 - the size of the states of these writers
-    from plait.train.checkpoint.restore import load
+    from plait.train.checkpoint.nearest import load
 
     before, VALUES, acknowledged = VALUES, 400_000, 0
     variables = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -456,8 +456,8 @@ def killed_writers(url: str, count: int, chance: random.Random, verdicts: Verdic
         verdicts.by_fault["real SIGKILL"] += 1
         verdicts.by_store[where] += 1
         found = load(Repository(open_store(url)))
-        step = found[0].step if found else 0
-        if step < acknowledged or (found and not _plausible(found[0].state, step)):
+        step = found.step if found else 0
+        if step < acknowledged or (found and not _plausible(found.state, step)):
             verdicts.wrong.append(f"{where} kill {number}: step {step} restored, {acknowledged} acknowledged")
     VALUES = before
 

@@ -10,8 +10,8 @@ from plait.cli.main import execute
 from plait.train.checkpoint.arena import state_layout
 from plait.train.checkpoint.commit import Retention
 from plait.train.checkpoint.index import Index
+from plait.train.checkpoint.nearest import load
 from plait.train.checkpoint.repository import CheckpointFenced, Claim, Repository
-from plait.train.checkpoint.restore import load
 from plait.train.checkpoint.stores import open_store
 from plait.train.checkpoint.tree import raw_bytes
 
@@ -106,8 +106,8 @@ def test_restore_goes_back_and_fences_who_still_writes(place: Path, capsys: pyte
         save(writer, claim, 40)
     found = load(Repository(open_store(str(place))))
     assert found is not None
-    assert found[0].step == 10
-    assert torch.equal(found[0].state["model"]["w"], state_at(10)["model"]["w"])
+    assert found.step == 10
+    assert torch.equal(found.state["model"]["w"], state_at(10)["model"]["w"])
 
 
 def test_restore_refuses_what_is_missing_or_damaged(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

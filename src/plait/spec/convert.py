@@ -123,11 +123,15 @@ def _batching(batching: d.Batching) -> j.Batching:
 
 
 def _checkpoint(checkpoint: d.Checkpoint) -> j.Checkpoint:
+    interval, local, peer = checkpoint.interval, checkpoint.local, checkpoint.peer
     return j.Checkpoint(
         url=checkpoint.url,
-        interval_s=checkpoint.interval,
+        interval_s=interval if isinstance(interval, float) else j.Checkpoint(url="").interval_s,
         asynchronous=checkpoint.async_,
         keep=checkpoint.keep,
+        is_automatic=interval == "auto",
+        local=j.LocalTier(path=local.path, interval_s=local.interval, keep=local.keep) if local is not None else None,
+        peer_interval_s=peer.interval if peer is not None else None,
     )
 
 

@@ -149,6 +149,24 @@ class Batching(Document):
     """Whether any split must give bit for bit the same weights; slower."""
 
 
+class LocalCheckpoints(Document):
+    """Checkpoints on a disk of the node that trains, in front of those under ``url``."""
+
+    path: f.FilePath
+    """Directory on a local disk; several jobs may share it."""
+    interval: f.Duration = 60.0
+    """Time between two of them."""
+    keep: Count = 2
+    """How many of the last ones are kept."""
+
+
+class PeerCopies(Document):
+    """Copies of the training state in the memory of another node."""
+
+    interval: f.Duration = 60.0
+    """Time between two of them."""
+
+
 class Checkpoint(Document):
     """Durable copies of the training state."""
 
@@ -160,6 +178,10 @@ class Checkpoint(Document):
     """Whether training goes on while one is written."""
     keep: Count = 3
     """How many of the last ones are kept."""
+    local: LocalCheckpoints | None = None
+    """Checkpoints on a disk of the node too, more often; none where left out."""
+    peer: PeerCopies | None = None
+    """Copies in the memory of another node; none where left out."""
 
 
 class Heartbeat(Document):

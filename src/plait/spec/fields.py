@@ -109,6 +109,11 @@ def check_loader_workers(value: object) -> object:
     raise ValueError(f"expected auto or a whole number from 0 to 1024; got {shown(value)}")
 
 
+def check_interval(value: object) -> object:
+    """Returns seconds, or ``auto``."""
+    return value if value == "auto" else units.parse_duration(value)
+
+
 def check_time_of_day(value: object) -> int:
     """Returns seconds after midnight; the text must be quoted, as YAML 1.1 reads times as numbers."""
     return units.parse_time_of_day(check_text(value) if isinstance(value, str) else value)
@@ -209,6 +214,18 @@ Duration = Annotated[
     float,
     BeforeValidator(units.parse_duration),
     _written(units.DURATION),
+]
+Interval = Annotated[
+    float | Literal["auto"],
+    BeforeValidator(check_interval),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": "auto"},
+                {"type": "string", "pattern": units.DURATION.pattern, "examples": [units.DURATION.example]},
+            ]
+        }
+    ),
 ]
 Size = Annotated[int, BeforeValidator(units.parse_size), _written(units.SIZE)]
 Rate = Annotated[float, BeforeValidator(units.parse_rate), _written(units.RATE)]

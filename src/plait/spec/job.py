@@ -127,13 +127,35 @@ class Batching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTier:
+    """Checkpoints on a disk of the node under ``path``, every ``interval_s`` seconds; the last ``keep`` are kept."""
+
+    path: str
+    interval_s: float = 60.0
+    keep: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A durable checkpoint every ``interval_s`` seconds under ``url``; the last ``keep`` are kept."""
+    """A durable checkpoint every ``interval_s`` seconds under ``url``; the last ``keep`` are kept.
+
+    Attributes:
+        url: Where they lie.
+        interval_s: Time between two; a guess where ``is_automatic``.
+        asynchronous: Whether training goes on while one is written.
+        keep: How many are kept.
+        is_automatic: Whether the interval follows what saves cost and how often something fails.
+        local: Checkpoints on a disk of the node, in front of those under ``url``.
+        peer_interval_s: Time between two copies in the memory of another node; None for no copies.
+    """
 
     url: str
     interval_s: float = 300.0
     asynchronous: bool = True
     keep: int = 3
+    is_automatic: bool = False
+    local: LocalTier | None = None
+    peer_interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 from plait.hardware.catalog import capability, known_types
 from plait.spec import units
 from plait.spec.cluster import Cluster
-from plait.spec.document import Heartbeat
+from plait.spec.document import Checkpoint, Heartbeat, LocalCheckpoints, PeerCopies
 from plait.spec.fields import check_name
 from plait.spec.job import Precision
 from plait.spec.tree import At, Place, Report
@@ -37,6 +37,7 @@ def check_job(root: At, report: Report, cluster: Cluster | None) -> None:
     _batching(root, report)
     _heartbeat(root, report)
     _compression(root, report)
+    _near_tiers(root, report)
     for tier in items(find(root, "data"), "cache"):
         _cache_tier(tier, report)
 
@@ -254,6 +255,25 @@ def _heartbeat(root: At, report: Report) -> None:
     left = duration_text(interval) + ("" if interval_at is not None else ", the default")
     right = duration_text(timeout) + ("" if timeout_at is not None else ", the default")
     report.add(at.place, at.path, f"interval ({left}) must be below timeout ({right})")
+
+
+def _near_tiers(root: At, report: Report) -> None:
+    """Tells where a tier that is nearer than the store would be written no more often than the store."""
+    checkpoint = find(root, "checkpoint")
+    last = find(checkpoint, "interval")
+    if text(checkpoint, "interval") == "auto":
+        return
+    whole = last.parsed(units.parse_duration) if last is not None else Checkpoint.model_fields["interval"].default
+    for name, default in (("local", LocalCheckpoints(path="-").interval), ("peer", PeerCopies().interval)):
+        tier = find(checkpoint, name)
+        own = find(tier, "interval")
+        interval = own.parsed(units.parse_duration) if own is not None else default
+        at = own or tier
+        if at is None or interval is None or whole is None or interval < whole:
+            continue
+        left = duration_text(interval) + ("" if own is not None else ", the default")
+        right = duration_text(whole) + ("" if last is not None else ", the default")
+        report.add(at.place, at.path, f"interval ({left}) must be below that of checkpoint.interval ({right})")
 
 
 def _compression(root: At, report: Report) -> None:

@@ -98,12 +98,11 @@ def _homes(form: type[Document], place: str = "") -> Iterator[tuple[str, str | N
     """Yields each key with the place that it belongs in, or ``None`` where there are several."""
     seen: dict[str, str | None] = {}
     for key, annotation in allowed_keys(form).items():
-        if place:
-            seen[key] = place
         for inner in _forms_in(annotation):
             for name, home in _homes(inner, f"{place}.{key}" if place else key):
                 seen[name] = None if name in seen else home
-    yield from seen.items()
+    own = dict.fromkeys(allowed_keys(form), place) if place else {}  # a section goes before the sections in it
+    yield from {**seen, **own}.items()
 
 
 def _forms_in(annotation: Any) -> Iterator[type[Document]]:

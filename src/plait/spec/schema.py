@@ -52,8 +52,9 @@ def _drop_null(field: dict[str, Any]) -> None:
 
 def _write_default(field: dict[str, Any]) -> None:
     """Writes the default of a quantity with its unit, as the file would have it."""
+    patterns = {option.get("pattern") for option in (field, *field.get("anyOf", ()))}
     for quantity, text in ((DURATION, duration_text), (SIZE, size_text)):
-        if field.get("pattern") == quantity.pattern and "default" in field:
+        if quantity.pattern in patterns and isinstance(field.get("default"), (int, float)):
             field["default"] = text(field["default"])
 
 

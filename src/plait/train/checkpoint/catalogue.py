@@ -11,7 +11,7 @@ import xxhash
 
 from plait.train.checkpoint import commit as rules
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
-from plait.train.checkpoint.commit import CommitName, SealName
+from plait.train.checkpoint.commit import CommitName, Lineage, SealName, Writer
 from plait.train.checkpoint.index import Index, decoded
 from plait.train.checkpoint.manifest import Manifest, Receipt, manifest_from, opened
 from plait.train.checkpoint.reading import Take, read_verified
@@ -101,10 +101,23 @@ class Catalogue:
         seals = rules.seals_in(self._keys("seals/"))
         return rules.trusted(commits, seals, self._seal_lists(seals, commits))
 
-    def generation(self) -> int:
-        """Returns the generation of the writer whose checkpoints count, 0 where nobody has written yet."""
+    def commits(self) -> list[CommitName]:
+        """Returns all checkpoints that lie here, whether they count or not."""
+        return rules.commits_in(self._keys("commits/"))
+
+    def lineage(self) -> Lineage | None:
+        """Returns who writes and who wrote before, None where nobody has written yet."""
         seals = rules.seals_in(self._keys("seals/"))
-        return seals[-1].writer.generation if seals else 0
+        if not seals:
+            return None
+        newest = seals[-1]
+        try:
+            body = opened(self.again(lambda: self.store.get(newest.key)), newest.key)
+            before = tuple(Writer(int(generation), str(owner)) for generation, owner in body.get("before", ()))
+        except UNREADABLE as error:
+            _log.warning("%s; of former writers only what is in the store counts", error)
+            before = ()
+        return Lineage(writer=newest.writer, before=before, base_step=newest.base_step)
 
     def manifest(self, name: CommitName) -> Manifest:
         """Returns the manifest of a checkpoint.

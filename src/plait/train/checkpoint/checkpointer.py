@@ -1,6 +1,6 @@
 """What a checkpointer is: the seam between training and wherever durable state is kept."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -17,11 +17,21 @@ class CheckpointUnsupported(PlaitError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint whose content was verified; ``skipped`` tells of newer ones that were damaged, one sentence each."""
+    """A state whose content was verified.
+
+    Attributes:
+        step: Of which step it is.
+        state: The state.
+        skipped: What newer or nearer ones were damaged, one sentence each.
+        where: Where it lay.
+        reason: Why it was taken.
+    """
 
     step: int
     state: Any
-    skipped: tuple[str, ...] = field(default=())
+    skipped: tuple[str, ...] = ()
+    where: str = ""
+    reason: str = ""
 
 
 class Checkpointer(Protocol):

@@ -55,6 +55,40 @@ class SealName:
         return f"seals/{self.writer.generation:08d}-{self.writer.owner}-{base}.json"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Whose states count that are not in the store: snapshots in memory, checkpoints on a node's disk.
+
+    Attributes:
+        writer: Who writes now; whatever it has saved counts.
+        before: Who wrote before, latest first; of theirs counts what is not above ``base_step``.
+        base_step: The step that the present writer went on from, None where it began anew.
+    """
+
+    writer: Writer
+    before: tuple[Writer, ...] = ()
+    base_step: int | None = None
+
+    def counts(self, writer: Writer, step: int) -> bool:
+        """Returns whether what a writer has saved of a step is of the past that the run goes on from."""
+        return self.counts_by_generation(writer.generation, step) and writer in {self.writer, *self.before}
+
+    def counts_by_generation(self, generation: int, step: int) -> bool:
+        """The same of what tells only the generation of its writer."""
+        if generation == self.writer.generation:
+            return True
+        is_before = generation in {writer.generation for writer in self.before}
+        return is_before and self.base_step is not None and step <= self.base_step
+
+    def heirs(self) -> tuple[Writer, ...]:
+        """Returns who wrote before the next writer."""
+        return (self.writer, *self.before)[:_MOST_BEFORE]
+
+
+_MOST_BEFORE = 16
+"""Writers in a row that may all end before they have saved anything, without what they began with being forgotten."""
+
+
 def claim_key(writer: Writer, *, exclusive: bool) -> str:
     """Returns the key of a claim; where the store creates exclusively, a generation has only one."""
     return (

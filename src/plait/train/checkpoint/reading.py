@@ -70,7 +70,7 @@ def read_verified(
         for part, (first, end) in zip(fetch(batch), batch, strict=True):
             if len(part) != end - first:
                 raise CheckpointDamaged(f"{what} ends before byte {end}")
-            _hand_over(table, memoryview(part), first, take, what)
+            hand_over(table, memoryview(part), first, take, what)
         return sum(end - first for first, end in batch)
 
     if len(wanted) < 2:
@@ -84,7 +84,12 @@ def read_verified(
             raise
 
 
-def _hand_over(table: BlockTable, view: memoryview, first: int, take: Take, what: str) -> None:
+def hand_over(table: BlockTable, view: memoryview, first: int, take: Take, what: str) -> None:
+    """Verifies whole blocks that begin at ``first`` and gives them to ``take`` while they are in the cache.
+
+    Raises:
+        CheckpointDamaged: A block is not the one that was written.
+    """
     stride = max(_STRIDE_BYTES, table.block_bytes)
     for at in range(0, len(view), stride):
         table.check(view[at : at + stride], first + at, what)

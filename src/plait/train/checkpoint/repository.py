@@ -3,7 +3,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -138,8 +138,30 @@ class Repository(Catalogue):
             base_step = max(base_step if base_step is not None else 0, counting[0].step)
         seen = tuple(rules.sealed_list(counting, base_step))
         seal = SealName(writer, base_step)
-        self._create(seal.key, sealed({"format": FORMAT, "seen": list(seen)}))
+        past = self.lineage()
+        before = [[one.generation, one.owner] for one in past.heirs()] if past is not None else []
+        self._create(seal.key, sealed({"format": FORMAT, "seen": list(seen), "before": before}))
         return Claim(writer=writer, seen=seen)
+
+    def adopt(self, claim: Claim, counting: Collection[CommitName]) -> Claim:
+        """Takes over what another store says: its claim holds here too, ``counting`` counts, and all else is removed.
+
+        Returns:
+            The claim to commit with here.
+        """
+        base_step = max((name.step for name in counting), default=None)
+        seal, mine = SealName(claim.writer, base_step), rules.claim_key(claim.writer, exclusive=True)
+        for name in set(self.commits()) - set(counting):
+            self.remove(name)
+        self._delete([key for kind in ("claims/", "seals/") for key in self._keys(kind) if key not in {mine, seal.key}])
+        seen = tuple(sorted(name.key for name in counting))
+        self._create(mine, sealed({"format": FORMAT, "owner": claim.writer.owner}))
+        self._create(seal.key, sealed({"format": FORMAT, "seen": list(seen)}))
+        referred = {self.manifest(name).prefix for name in counting}
+        for prefix in rules.prefixes_in(self._keys("data/")) - referred:
+            self._delete(self._keys(prefix))
+            self._abandon(prefix)
+        return Claim(writer=claim.writer, seen=seen)
 
     def _is_fenced(self, writer: Writer) -> bool:
         mine = Writer(writer.generation, "") if self.is_exclusive else writer

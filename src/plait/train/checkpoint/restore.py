@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plait.train.checkpoint.catalogue import UNREADABLE, Catalogue
-from plait.train.checkpoint.checkpointer import CheckpointDamaged, LoadedCheckpoint
-from plait.train.checkpoint.commit import CommitName
+from plait.train.checkpoint.catalogue import Catalogue
+from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.index import Index, TensorPlace, decoded, joined_values, tensor_names
 from plait.train.checkpoint.manifest import Manifest
+from plait.train.checkpoint.reading import Take
 from plait.train.checkpoint.segment import Segment
 from plait.train.checkpoint.stores import Buffer
 from plait.train.checkpoint.tree import described, padding_bytes, rebuilt
@@ -56,6 +56,16 @@ def read_state(repository: Catalogue, manifest: Manifest, rank: int = 0, *, into
     if receipt is None:
         raise CheckpointDamaged(f"the checkpoint of step {manifest.step} holds nothing of rank {rank}")
     index = repository.index(receipt)
+    tensors, take = filling(index, into)
+    repository.read(receipt, index, [(0, receipt.data_bytes)], take)
+    return state_of(index, tensors)
+
+
+def filling(index: Index, into: Any) -> tuple[list[Tensor], Take]:
+    """Returns flat tensors for the bytes of an index, and what puts stretches of the file into them.
+
+    ``into`` is as in :func:`read_state`. Stretches may come from several threads and in any order.
+    """
     tensors = _targets(index.tensors, into)
     order = sorted(range(len(tensors)), key=lambda number: index.tensors[number].offset)
     starts = [index.tensors[number].offset for number in order]
@@ -70,8 +80,7 @@ def read_state(repository: Catalogue, manifest: Manifest, rank: int = 0, *, into
             if low < high:
                 filled[number][low - start : high - start] = data[low - first : high - first]
 
-    repository.read(receipt, index, [(0, receipt.data_bytes)], take)
-    return state_of(index, tensors)
+    return tensors, take
 
 
 def _targets(places: Sequence[TensorPlace], into: Any) -> list[Tensor]:
@@ -114,50 +123,18 @@ def new_bytes(num_bytes: int) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8)[:num_bytes]
 
 
-def load(
-    repository: Catalogue, step: int | None = None, *, into: Any = None
-) -> tuple[LoadedCheckpoint, CommitName] | None:
-    """Returns the newest checkpoint that is as it was written, or that of ``step``; None where there is none.
+def snapshot_state(segment: Segment, *, into: Any = None) -> tuple[int, int, Any] | None:
+    """Returns (generation, step, state) of the newest whole snapshot in a segment, copied out of it; None if none.
 
-    ``into`` is a state whose tensors may be filled, as :func:`read_state` says.
-
-    Raises:
-        CheckpointDamaged: There are checkpoints, but all (or that of ``step``) are damaged.
-        StoreFailed: The store does not answer. Nobody goes on from an older checkpoint for that.
+    ``into`` is as in :func:`read_state`; where a slot was written meanwhile, its tensors hold anything.
     """
-    skipped: list[str] = []
-    tried: set[CommitName] = set()
-    while True:
-        fresh = [n for n in repository.names() if n not in tried and (step is None or n.step == step)]
-        if not fresh:
-            break
-        # What was removed while we read is listed again without it, and newer ones may be there instead.
-        name = fresh[0]
-        tried.add(name)
-        try:
-            state = read_state(repository, repository.complete(name), into=into)
-            return LoadedCheckpoint(name.step, state, tuple(skipped)), name
-        except UNREADABLE as error:
-            skipped.append(f"checkpoint {name.key} of {repository.store.url} is damaged: {error}")
-            _log.warning("%s", skipped[-1])
-    if skipped or step is not None:
-        raise CheckpointDamaged("; ".join(skipped) or f"{repository.store.url} holds no checkpoint of step {step}")
-    return None
-
-
-def snapshot_state(segment: Segment) -> tuple[int, int, Any] | None:
-    """Returns (generation, step, state) of the newest whole snapshot in a segment, copied out of it; None if none."""
     slot = segment.newest()
     record = segment.record(slot) if slot is not None else None
     if slot is None or record is None:
         return None
     index = decoded(segment.index(slot, record.index_bytes))
-    data = new_bytes(record.data_bytes)
-    data.numpy()[:] = np.frombuffer(segment.data(slot)[: record.data_bytes], dtype=np.uint8)
+    tensors, take = filling(index, into)
+    take(0, segment.data(slot)[: record.data_bytes])
     if segment.record(slot) != record:
         return None
-    return (
-        record.generation,
-        record.step,
-        state_of(index, [data[place.offset : place.offset + place.num_bytes] for place in index.tensors]),
-    )
+    return record.generation, record.step, state_of(index, tensors)

@@ -18,20 +18,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from plait.errors import PlaitError
-from plait.train.checkpoint.commit import Retention
-from plait.train.checkpoint.index import decoded
-from plait.train.checkpoint.repository import CheckpointFenced, Claim, Repository
-from plait.train.checkpoint.segment import Segment, SlotRecord
-from plait.train.checkpoint.stores import StoreRefused, open_store
+from plait.train.checkpoint.charge import FAULTS, Charge
+from plait.train.checkpoint.repository import CheckpointFenced
+from plait.train.checkpoint.tiers import STORE
 
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 256 * 1024
 END_PATIENCE_S = 4.0
+_FIRST_S = 30.0
+"""Whoever has started a saver may take so long to come, on a machine that is busy."""
+
 _LOOK_S = 0.2
 _END_LOOK_S = 0.02
 
@@ -54,26 +53,6 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
     return json.loads(data), descriptors
 
 
-@dataclass(slots=True)
-class Charge:
-    """What the saver knows of one trainer."""
-
-    url: str
-    member: str
-    segment: Segment
-    repository: Repository
-    claim: Claim | None = None
-    base_step: int | None = None
-    durable: tuple[int, int] = (-1, -1)
-    """(generation, step) of the newest snapshot that is durable."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Whose it is."""
-        return self.url, self.member
-
-
 class Saver:
     """Serves the trainers of one node for one place where checkpoints lie."""
 
@@ -89,7 +68,7 @@ class Saver:
         self._linger_s = linger_s
         self._charges: dict[tuple[str, str], Charge] = {}
         self._clients = 0
-        self._idle_since_s = time.monotonic()
+        self._idle_since_s = time.monotonic() + _FIRST_S
         self._lock = threading.Lock()
         self.ending = threading.Event()
 
@@ -124,33 +103,34 @@ class Saver:
                     message, descriptors = got
                     if message["kind"] == "bye":
                         is_over = True
-                        self._let_go(charge)
-                        send(connection, {"kind": "gone"})
+                        send(connection, {"kind": "gone", "behind": self._let_go(charge)})
                         break
                     charge = self._obey(connection, message, descriptors, charge)
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("a trainer's connection ended: %r", error)
         finally:
             if charge is not None and not is_over:
-                self._persist_last(charge)
+                charge.persist_last()
             with self._lock:
                 self._clients -= 1
                 self._idle_since_s = time.monotonic()
 
-    def _let_go(self, charge: Charge | None) -> None:
-        """Frees the memory of a trainer that needs nothing any more."""
-        if charge is not None:
-            with self._lock:
-                if self._charges.get(charge.key) is charge:
-                    del self._charges[charge.key]
-            charge.segment.close()
+    def _let_go(self, charge: Charge | None) -> dict[str, Any] | None:
+        """Frees the memory of a trainer that needs nothing any more; returns what went wrong behind its back."""
+        if charge is None:
+            return None
+        with self._lock:
+            if self._charges.get(charge.key) is charge:
+                del self._charges[charge.key]
+        fault = charge.let_go()
+        return {"error": fault.error, "is_fenced": fault.is_fenced} if fault is not None else None
 
     def _obey(
         self, connection: socket.socket, message: dict[str, Any], descriptors: list[int], charge: Charge | None
     ) -> Charge | None:
         match message["kind"]:
             case "hello":
-                charge = _charge(message, descriptors[0])
+                charge = Charge(message, descriptors[0])
                 with self._lock:
                     former = self._charges.get(charge.key)
                     self._charges[charge.key] = charge
@@ -159,10 +139,11 @@ class Saver:
                         former.segment.close()
                 send(connection, {"kind": "welcome", "pid": os.getpid()})
             case "claim" if charge is not None:
-                charge.claim, charge.base_step = None, message["base_step"]
-                send(connection, _answered(lambda: _claim(charge, lists_newer=message["lists_newer"])))
+                base, newer = message["base_step"], message["lists_newer"]
+                send(connection, _answered(lambda: charge.take_claim(base, lists_newer=newer)))
             case "persist" if charge is not None:
-                send(connection, _answered(lambda: _persist(charge, message["slot"], message.get("metric"))))
+                tiers = message.get("tiers", [STORE])
+                send(connection, _answered(lambda: charge.persist(message["slot"], message.get("metric"), tiers)))
             case "fetch":
                 self._fetch(connection, message["url"])
             case other:
@@ -177,87 +158,14 @@ class Saver:
             send(connection, {"kind": "segment", "member": charge.member}, (charge.segment.descriptor,))
         send(connection, {"kind": "end"})
 
-    def _persist_last(self, charge: Charge) -> None:
-        """Makes the last whole snapshot of a trainer durable that has died."""
-        with charge.lock:
-            slot = charge.segment.newest()
-            record = charge.segment.record(slot) if slot is not None else None
-            if slot is None or record is None or (record.generation, record.step) <= charge.durable:
-                return
-        answer = _answered(lambda: _persist(charge, slot, None))
-        if answer["kind"] == "failed":
-            _log.warning("the last snapshot of %s, of step %d, was not saved: %s", charge.member, record.step, answer)
-        else:
-            _log.info("%s has died; its snapshot of step %d is saved", charge.member, record.step)
-
 
 def _answered(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return work()
     except CheckpointFenced as error:
         return {"kind": "failed", "error": str(error), "is_fenced": True}
-    except (PlaitError, OSError, MemoryError) as error:
+    except FAULTS as error:
         return {"kind": "failed", "error": str(error), "is_fenced": False}
-
-
-def _charge(message: dict[str, Any], descriptor: int) -> Charge:
-    store = open_store(message["url"], message.get("options"))
-    repository = Repository(
-        store,
-        retention=Retention(
-            last=message["keep"], every_steps=message.get("keep_every_steps"), best=message.get("keep_best", 0)
-        ),
-        bytes_per_s=message.get("bytes_per_s"),
-    )
-    return Charge(
-        url=message["url"], member=message["member"], segment=Segment.attach(descriptor), repository=repository
-    )
-
-
-def _claim(charge: Charge, *, lists_newer: bool) -> dict[str, Any]:
-    with charge.lock:
-        charge.claim = charge.repository.claim(charge.base_step, lists_newer=lists_newer)
-        charge.repository.sweep()
-        notes = [*charge.repository.notes, *charge.repository.store.notes]
-        return {"kind": "claimed", "generation": charge.claim.writer.generation, "notes": notes}
-
-
-def _persist(charge: Charge, slot: int, metric: float | None) -> dict[str, Any]:
-    with charge.lock:
-        record = charge.segment.record(slot)
-        if record is None:
-            return {"kind": "failed", "error": f"slot {slot} holds no whole snapshot", "is_fenced": False}
-        if charge.claim is None:
-            charge.claim = charge.repository.claim(charge.base_step)
-        started_s, cpu_s = time.monotonic(), time.process_time()
-        try:
-            num_bytes = _save(charge, charge.claim, slot, record, metric)
-        except StoreRefused:
-            # The place may be full of what nobody needs: clear it away and try once more.
-            if not charge.repository.sweep():
-                raise
-            num_bytes = _save(charge, charge.claim, slot, record, metric)
-        charge.durable = (record.generation, record.step)
-        return {
-            "kind": "saved",
-            "step": record.step,
-            "bytes": num_bytes,
-            "seconds": time.monotonic() - started_s,
-            "cpu_s": time.process_time() - cpu_s,
-            "notes": [*charge.repository.notes, *charge.repository.store.notes],
-        }
-
-
-def _save(charge: Charge, claim: Claim, slot: int, record: SlotRecord, metric: float | None) -> int:
-    repository, segment = charge.repository, charge.segment
-    prefix = repository.prefix(claim, record.step)
-    index = decoded(segment.index(slot, record.index_bytes))
-    receipt = repository.write(prefix, 0, index, segment.data(slot), record.data_bytes)
-    if segment.record(slot) != record:
-        raise StoreRefused(f"slot {slot} was written while it was read; nothing is committed")
-    repository.commit(claim, record.step, prefix, [receipt], metric=metric, written_s=time.time())
-    repository.retain(claim)
-    return receipt.data_bytes
 
 
 def _is_of_same_user(connection: socket.socket) -> bool:

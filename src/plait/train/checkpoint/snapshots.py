@@ -9,18 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from plait.errors import PlaitError
+from plait.spec.job import Checkpoint
 from plait.train.checkpoint.arena import Arena, LayoutChanged
 from plait.train.checkpoint.checkpointer import LoadedCheckpoint
 from plait.train.checkpoint.commit import Retention
+from plait.train.checkpoint.copies import Peers, peers_from_environment
+from plait.train.checkpoint.local_tier import LocalTier
+from plait.train.checkpoint.nearest import Places, load_nearest
 from plait.train.checkpoint.repository import CheckpointFenced, Repository
-from plait.train.checkpoint.restore import load, snapshot_state
 from plait.train.checkpoint.saver import receive, send, socket_address
 from plait.train.checkpoint.segment import Segment, SegmentUnusable
 from plait.train.checkpoint.stores import open_store
+from plait.train.checkpoint.tiers import STORE
 
 _log = logging.getLogger("plait")
 
@@ -49,6 +54,23 @@ class SnapshotSettings:
     keep_best: int = 0
     bytes_per_s: float | None = None
     num_slots: int = 2
+    local_path: str | None = None
+    """Directory of the local tier, None for none."""
+    local_keep: int = 2
+    has_peer: bool = False
+    """Whether copies go to the memory of other nodes, those that the environment names."""
+
+    @classmethod
+    def of(cls, wanted: Checkpoint) -> Self:
+        """Returns the settings of a job's checkpoints."""
+        local = wanted.local
+        return cls(
+            url=wanted.url,
+            keep=wanted.keep,
+            local_path=local.path if local is not None else None,
+            local_keep=local.keep if local is not None else 2,
+            has_peer=wanted.peer_interval_s is not None,
+        )
 
 
 class SnapshotCheckpointer:
@@ -64,6 +86,7 @@ class SnapshotCheckpointer:
         self._has_claim = False
         self._may_list_newer = False
         self._durable: int | None = None
+        self._took_s: float | None = None
         self._generation = 0
         self._waiting: threading.Thread | None = None
         self._preparing: threading.Thread | None = None
@@ -85,17 +108,16 @@ class SnapshotCheckpointer:
             CheckpointDamaged: There are checkpoints, but all (or that of ``step``) are damaged.
         """
         self.wait()
-        repository = self.repository()
-        found = load(repository, step, into=into)
-        durable = found[0] if found is not None else None
-        near = self._snapshot() if step is None else None
-        if near is not None and near[0] != repository.generation():
-            near = None  # of a run that another one has taken over from
-        if near is not None and (durable is None or near[1] > durable.step):
-            durable = LoadedCheckpoint(near[1], near[2], durable.skipped if durable else ())
-            _log.info("step %d is taken from shared memory", near[1])
-        self._base_step = durable.step if durable is not None else None
-        return durable
+        segments = self._segments() if step is None else []
+        try:
+            found = load_nearest(self._places(segments), step, into=into)
+        finally:
+            for segment in segments:
+                segment.close()
+        if found is not None:
+            _log.info("step %d is taken from %s, %s", found.step, found.where, found.reason)
+        self._base_step = found.step if found is not None else None
+        return found
 
     def latest(self) -> int | None:
         """Returns the step of the newest checkpoint whose files are all there in full size."""
@@ -107,10 +129,13 @@ class SnapshotCheckpointer:
                 return name.step
         return None
 
-    def save(self, state: Any, step: int, *, metric: float | None = None) -> None:
+    def save(
+        self, state: Any, step: int, *, metric: float | None = None, tiers: Collection[str] = frozenset({STORE})
+    ) -> None:
         """Copies the state and has it made durable; a state counts once :attr:`durable_step` says so.
 
-        Waits for the save before it. A save that fails is told and does not end the run.
+        Waits for the save before it. A save that fails is told and does not end the run. With a local tier, what goes
+        to the store is durable on this node's disk first, and sent on by itself.
 
         Raises:
             CheckpointFenced: Another run has taken this place over.
@@ -124,7 +149,9 @@ class SnapshotCheckpointer:
         if slot is None or self._arena is None:
             return
         self._arena.busy.add(slot)
-        self._waiting = threading.Thread(target=self._persist, args=(slot, metric), name="plait-persist", daemon=True)
+        self._waiting = threading.Thread(
+            target=self._persist, args=(slot, metric, sorted(tiers)), name="plait-persist", daemon=True
+        )
         self._waiting.start()
 
     def prepare(self, state: Any) -> None:
@@ -173,6 +200,11 @@ class SnapshotCheckpointer:
         return self._durable
 
     @property
+    def took_s(self) -> float | None:
+        """How long the last save took behind the back of training, in seconds."""
+        return self._took_s
+
+    @property
     def is_saving(self) -> bool:
         """Whether a state is being made durable at this moment."""
         return self._waiting is not None and self._waiting.is_alive()
@@ -199,12 +231,23 @@ class SnapshotCheckpointer:
             if note not in self._told:
                 self._told.add(note)
                 _log.warning("%s", note)
+        self._tell_behind(answer.get("behind"))
         if answer.get("kind") == "saved":
             self._durable = int(answer["step"])
+            self._took_s = float(answer["seconds"])
         elif answer.get("is_fenced"):
             raise CheckpointFenced(answer["error"])
         else:
             _log.error("a checkpoint could not be saved, the run goes on: %s", answer.get("error"))
+
+    @staticmethod
+    def _tell_behind(fault: dict[str, Any] | None) -> None:
+        """Tells what went wrong on the way from the local tier to the store."""
+        if fault is None:
+            return
+        if fault["is_fenced"]:
+            raise CheckpointFenced(fault["error"])
+        _log.error("the run goes on: %s", fault["error"])
 
     def close(self) -> None:
         """Waits for what is being written, and tells the saver that nothing of this trainer is left to do."""
@@ -216,7 +259,9 @@ class SnapshotCheckpointer:
             if self._saver is not None:
                 with contextlib.suppress(OSError):
                     send(self._saver, {"kind": "bye"})
-                    receive(self._saver)  # from now on nobody can fetch this arena
+                    got = receive(self._saver)  # from now on nobody can fetch this arena
+                    if got is not None and (fault := got[0].get("behind")) is not None:
+                        _log.error("%s", fault["error"])
                 self._saver.close()
                 self._saver = None
             if self._arena is not None:
@@ -228,6 +273,14 @@ class SnapshotCheckpointer:
     def repository(self) -> Repository:
         """Returns the checkpoints of this place."""
         return Repository(open_store(self.settings.url), retention=Retention(last=self.settings.keep))
+
+    def _places(self, segments: list[Segment]) -> Places:
+        wanted, url = self.settings, _absolute(self.settings.url)
+        local = LocalTier(wanted.local_path, url, keep=wanted.local_keep) if wanted.local_path is not None else None
+        return Places(url=url, repository=self.repository(), local=local, peers=self._peers(), segments=tuple(segments))
+
+    def _peers(self) -> Peers | None:
+        return peers_from_environment() if self.settings.has_peer else None
 
     def _arena_of(self, state: Any) -> Arena:
         if self._arena is None:
@@ -256,6 +309,8 @@ class SnapshotCheckpointer:
             "keep_every_steps": wanted.keep_every_steps,
             "keep_best": wanted.keep_best,
             "bytes_per_s": wanted.bytes_per_s,
+            "local": {"path": wanted.local_path, "keep": wanted.local_keep} if wanted.local_path is not None else None,
+            "peers": asdict(peers) if (peers := self._peers()) is not None else None,
         }
         self._has_claim = False
         answer = None
@@ -295,13 +350,13 @@ class SnapshotCheckpointer:
                     _log.warning("%s", note)
         return answer
 
-    def _persist(self, slot: int, metric: float | None) -> None:
+    def _persist(self, slot: int, metric: float | None, tiers: list[str]) -> None:
         try:
             assert self._saver is not None
             if not self._has_claim and (claim := self._claim())["kind"] == "failed":
                 self._answer = claim
                 return
-            send(self._saver, {"kind": "persist", "slot": slot, "metric": metric})
+            send(self._saver, {"kind": "persist", "slot": slot, "metric": metric, "tiers": tiers})
             got = receive(self._saver)
             self._answer = got[0] if got is not None else {"kind": "failed", "error": "the saver has ended"}
             if got is not None:
@@ -336,23 +391,19 @@ class SnapshotCheckpointer:
             else:
                 return connection
 
-    def _snapshot(self) -> tuple[int, int, Any] | None:
-        """Returns (generation, step, state) of the newest snapshot that a trainer has left with the saver here."""
+    def _segments(self) -> list[Segment]:
+        """Returns the shared memory that trainers have left with the saver here."""
         try:
             connection = self._connected(starts=False)
         except SaverUnreachable:
-            return None
-        newest: tuple[int, int, Any] | None = None
+            return []
+        found = []
         with connection:
             send(connection, {"kind": "fetch", "url": _absolute(self.settings.url)})
             while (got := receive(connection)) is not None and got[0]["kind"] == "segment":
-                segment = Segment.attach(got[1][0])
-                found = snapshot_state(segment)
-                segment.close()
-                if found is not None and (newest is None or found[:2] > newest[:2]):
-                    newest = found
+                found.append(Segment.attach(got[1][0]))
             send(connection, {"kind": "bye"})
-        return newest
+        return found
 
 
 def _absolute(url: str) -> str:

@@ -1,0 +1,326 @@
+"""Copies of snapshots in the memory of other nodes: what a saver, a trainer and the holder there say to each other.
+
+One TCP connection a request: both sides prove that they know the run's key without telling it, then come JSON lines,
+and the bytes of a snapshot as they lie in shared memory. Data carries xxh3-128 of each block, so that what arrived, and
+what lay in another node's memory meanwhile, is verified before it is used.
+"""
+
+import base64
+import contextlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from plait.errors import PlaitError
+from plait.train.checkpoint.blocks import BlockHasher, BlockTable
+from plait.train.checkpoint.checkpointer import CheckpointDamaged
+from plait.train.checkpoint.index import Index, decoded
+from plait.train.checkpoint.reading import Take, hand_over
+from plait.train.checkpoint.segment import Segment, SlotRecord
+
+_log = logging.getLogger(__name__)
+
+PEERS_VARIABLE = "PLAIT_PEERS"
+"""Tells a worker which nodes may hold copies of its snapshots: ``node@host:port,...``, in order of preference."""
+
+KEY_VARIABLE = "PLAIT_PEERS_KEY"
+NODE_VARIABLE = "PLAIT_NODE"
+RUN_VARIABLE = "TORCHELASTIC_RUN_ID"
+
+CONNECT_TIMEOUT_S = 3.0
+TRANSFER_TIMEOUT_S = 30.0
+"""The longest that a connection may stand still."""
+
+_LINE_BYTES = 64 * 2**20
+_CHUNK_BYTES = 4 * 2**20
+
+
+class PeerRefused(PlaitError):
+    """The other node does not take or give this; the message says why."""
+
+
+def run_key(token: bytes, run: str) -> str:
+    """Returns by what a run and the holders of its copies know each other; it follows from the cluster's token."""
+    return hmac.new(token, f"copies/{run}".encode(), "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """The nodes that may hold copies of a run's snapshots."""
+
+    run: str
+    key: str
+    node: str
+    """The node of this process; its own memory is no safe place for its copies, but may hold those of another."""
+    addresses: tuple[tuple[str, str], ...]
+    """(node, host:port), in order of preference."""
+
+    @property
+    def others(self) -> tuple[tuple[str, str], ...]:
+        """Those on other nodes."""
+        return tuple(pair for pair in self.addresses if pair[0] != self.node)
+
+
+def peers_from_environment(environment: Mapping[str, str] | None = None) -> Peers | None:
+    """Returns the peers that a worker was told of, None where there are none.
+
+    Raises:
+        PlaitError: The variable is malformed.
+    """
+    env = os.environ if environment is None else environment
+    pairs = []
+    for part in filter(None, env.get(PEERS_VARIABLE, "").split(",")):
+        node, at, address = part.partition("@")
+        if not at or not address.rpartition(":")[2].isdecimal():
+            raise PlaitError(f"{PEERS_VARIABLE} has {part!r}; expected node@host:port")
+        pairs.append((node, address))
+    if not pairs:
+        return None
+    return Peers(
+        run=env.get(RUN_VARIABLE, ""),
+        key=env.get(KEY_VARIABLE, ""),
+        node=env.get(NODE_VARIABLE, ""),
+        addresses=tuple(pairs),
+    )
+
+
+class PeerHasNewer(PeerRefused):
+    """The other node holds a copy of a higher generation."""
+
+
+# The line
+
+
+def send_line(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    """Sends one JSON line."""
+    connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+
+def receive_line(connection: socket.socket) -> dict[str, Any]:
+    """Returns the next JSON line; reads nothing beyond it.
+
+    Raises:
+        PeerRefused: The connection ended, or what came is no such line.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while size < _LINE_BYTES:
+        seen = connection.recv(65536, socket.MSG_PEEK)
+        if not seen:
+            raise PeerRefused("the connection ended before an answer came")
+        end = seen.find(b"\n")
+        part = connection.recv(end + 1 if end >= 0 else len(seen))
+        parts.append(part)
+        size += len(part)
+        if part.endswith(b"\n"):
+            found = json.loads(b"".join(parts))
+            if isinstance(found, dict):
+                return found
+            break
+    raise PeerRefused("what came is no message")
+
+
+def receive_into(connection: socket.socket, view: memoryview) -> None:
+    """Fills memory from the connection.
+
+    Raises:
+        PeerRefused: The connection ended early.
+    """
+    at = 0
+    while at < len(view):
+        count = connection.recv_into(view[at:], min(len(view) - at, _CHUNK_BYTES))
+        if count == 0:
+            raise PeerRefused(f"the connection ended {len(view) - at} bytes early")
+        at += count
+
+
+def proof(key: str, role: str, nonces: tuple[str, str]) -> str:
+    """Returns what only somebody who knows the key can say, once."""
+    return hmac.new(key.encode(), f"{role}/{nonces[0]}/{nonces[1]}".encode(), "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def connected(peers: Peers, address: str) -> Iterator[socket.socket]:
+    """Yields a connection on which both sides have proved who they are.
+
+    Raises:
+        OSError: Nobody answers.
+        PeerRefused: The other side does not know the run's key, or finds that this one does not.
+    """
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        nonces = str(receive_line(connection)["nonce"]), secrets.token_hex(16)
+        hello = {"run": peers.run, "nonce": nonces[1], "proof": proof(peers.key, "asks", nonces)}
+        send_line(connection, hello)
+        answer = receive_line(connection)
+        if not hmac.compare_digest(str(answer.get("proof", "")), proof(peers.key, "holds", nonces)):
+            raise PeerRefused(f"{address} does not know this run's key")
+        connection.settimeout(TRANSFER_TIMEOUT_S)
+        yield connection
+
+
+def _asked(connection: socket.socket, message: Mapping[str, Any]) -> dict[str, Any]:
+    send_line(connection, message)
+    return _agreed(connection)
+
+
+def _agreed(connection: socket.socket) -> dict[str, Any]:
+    answer = receive_line(connection)
+    if answer.get("kind") == "refused":
+        raise (PeerHasNewer if answer.get("is_older") else PeerRefused)(str(answer.get("why")))
+    return answer
+
+
+# Sending
+
+
+def send_copy(
+    peers: Peers, address: str, segment: Segment, slot: int, *, url: str, member: str, insists: bool = False
+) -> SlotRecord:
+    """Sends the snapshot in a slot to another node; returns what was sent.
+
+    Args:
+        peers: Whose key is used.
+        address: Of the other node's holder.
+        segment: Where the snapshot lies.
+        slot: In which slot.
+        url: Where the run's checkpoints lie, which tells its copies from others.
+        member: Whose snapshot it is.
+        insists: Whether a copy of a higher generation is to be replaced: for one whose claim was just found to stand.
+
+    Raises:
+        OSError: The connection failed.
+        PeerRefused: The other node does not want it, or the slot was written while it was sent.
+    """
+    record = segment.record(slot)
+    if record is None:
+        raise PeerRefused(f"slot {slot} holds no whole snapshot")
+    hasher = BlockHasher(record.data_bytes)
+    with connected(peers, address) as connection:
+        offer = {
+            "kind": "keep", "url": url, "member": member, "generation": record.generation, "step": record.step,
+            "index_bytes": record.index_bytes, "data_bytes": record.data_bytes, "insists": insists,
+        }  # fmt: skip
+        _asked(connection, offer)
+        connection.sendall(segment.index(slot, record.index_bytes))
+        data = segment.data(slot)
+        for first in range(0, record.data_bytes, _CHUNK_BYTES):
+            part = data[first : min(first + _CHUNK_BYTES, record.data_bytes)]
+            hasher.update(part)
+            connection.sendall(part)
+        is_whole = segment.record(slot) == record
+        hashes = base64.b64encode(hasher.table().hashes).decode()
+        _asked(connection, {"is_whole": is_whole, "index_hash": record.index_hash.hex(), "hashes": hashes})
+        if not is_whole:
+            raise PeerRefused(f"slot {slot} was written while it was sent")
+    return record
+
+
+def drop_copy(peers: Peers, address: str, url: str, member: str) -> None:
+    """Has another node forget the copy of a member that needs it no more.
+
+    Raises:
+        OSError: The connection failed.
+        PeerRefused: The other side does not know the key.
+    """
+    with connected(peers, address) as connection:
+        _asked(connection, {"kind": "drop", "url": url, "member": member})
+
+
+# Fetching
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy that another node holds."""
+
+    node: str
+    address: str
+    member: str
+    generation: int
+    step: int
+
+
+def copies_of(peers: Peers, url: str) -> list[Copy]:
+    """Returns the copies that peers hold of a run's snapshots; those that do not answer are told and passed over."""
+    found = []
+    for node, address in peers.addresses:
+        try:
+            with connected(peers, address) as connection:
+                answer = _asked(connection, {"kind": "list", "url": url})
+            for member, generation, step in answer["copies"]:
+                one = Copy(node=node, address=address, member=member, generation=int(generation), step=int(step))
+                found.append(one)
+        except (OSError, ValueError, KeyError, TypeError, PeerRefused) as error:
+            _log.info("%s at %s tells of no copies: %s", node, address, error)
+    return found
+
+
+class Fetching:
+    """A copy on its way here: first its index, then its data."""
+
+    def __init__(self, connection: socket.socket, url: str, copy: Copy) -> None:
+        """Asks for the copy and reads its index.
+
+        Raises:
+            OSError: The connection failed.
+            PeerRefused: The copy is not there any more.
+            CheckpointDamaged: The index is not as it was sent.
+        """
+        wanted = {
+            "kind": "fetch",
+            "url": url,
+            "member": copy.member,
+            "generation": copy.generation,
+            "step": copy.step,
+        }
+        answer = _asked(connection, wanted)
+        self._connection = connection
+        self._what = f"the copy on {copy.node}"
+        data = bytearray(int(answer["index_bytes"]))
+        receive_into(connection, memoryview(data))
+        if xxhash.xxh3_128_hexdigest(data) != answer["index_hash"]:
+            raise CheckpointDamaged(f"the index of {self._what} is not as it was sent")
+        self.index: Index = decoded(bytes(data))
+        self._table = BlockTable(
+            block_bytes=int(answer["block_bytes"]),
+            file_bytes=int(answer["data_bytes"]),
+            hashes=base64.b64decode(answer["hashes"], validate=True),
+        )
+
+    def take(self, take: Take) -> None:
+        """Reads the data and hands it over stretch by stretch, verified.
+
+        Raises:
+            OSError: The connection failed.
+            CheckpointDamaged: Some block is not as it was sent.
+        """
+        size = max(_CHUNK_BYTES, self._table.block_bytes)
+        buffer = memoryview(bytearray(min(size, max(self._table.file_bytes, 1))))
+        for first in range(0, self._table.file_bytes, size):
+            part = buffer[: min(size, self._table.file_bytes - first)]
+            receive_into(self._connection, part)
+            hand_over(self._table, part, first, take, self._what)
+
+
+@contextlib.contextmanager
+def fetching(peers: Peers, url: str, copy: Copy) -> Iterator[Fetching]:
+    """Yields a copy on its way here; whatever goes wrong makes it unreadable.
+
+    Raises:
+        CheckpointDamaged: It cannot be had whole.
+    """
+    try:
+        with connected(peers, copy.address) as connection:
+            yield Fetching(connection, url, copy)
+    except (OSError, ValueError, KeyError, TypeError, PeerRefused) as error:
+        raise CheckpointDamaged(f"the copy on {copy.node} cannot be fetched: {error}") from error
