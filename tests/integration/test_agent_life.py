@@ -14,7 +14,11 @@ import pytest
 
 from plait.agent.messages import (
     Acknowledge,
+    CheckDevice,
+    DeviceChecked,
+    FromAgent,
     Heartbeat,
+    LinkStall,
     Progress,
     Register,
     StartWorker,
@@ -31,7 +35,7 @@ from plait.wire import Codec
 
 DEADLINE_S = 30.0
 ATTEMPT = "job/train/1"
-_FROM_AGENT: Codec[Any] = Codec(Register | Heartbeat | WorkerUp | WorkerDown | Progress)
+_FROM_AGENT: Codec[Any] = Codec(FromAgent)
 _TO_AGENT: Codec[ToAgent] = Codec(ToAgent)
 
 
@@ -80,7 +84,7 @@ class FakeController:
                 self.say(Welcome(heartbeat_interval_s=0.1, lease_s=self.lease_s))
             elif isinstance(message, Heartbeat) and self.acknowledges:
                 self.say(Acknowledge(number=0, heartbeat_sent_s=message.sent_s))
-            elif isinstance(message, WorkerUp | WorkerDown) and self.acknowledges:
+            elif isinstance(message, WorkerUp | WorkerDown | DeviceChecked | LinkStall) and self.acknowledges:
                 self.say(Acknowledge(number=message.number))
         writer.close()
 
@@ -500,3 +504,66 @@ async def test_the_worker_leads_a_session_of_its_own(controller: FakeController,
     state = read_state(pid)
     assert state is not None
     assert (state.group, state.session, state.parent) == (pid, pid, agent.pid)
+
+
+async def test_a_device_is_tested_in_a_process_of_its_own_and_the_outcome_reported(
+    controller: FakeController, agent: Agent
+) -> None:
+    await agent.start()
+    await until(lambda: controller.of(Heartbeat))
+    controller.say(CheckDevice(device="n0/0", test=7, limit_s=DEADLINE_S))
+    controller.say(CheckDevice(device="n0/9", test=8, limit_s=DEADLINE_S))
+    await until(lambda: len(controller.of(DeviceChecked)) == 2)
+    found = {checked.device: checked for checked in controller.of(DeviceChecked)}
+    assert (found["n0/0"].passed, found["n0/0"].test) == (True, 7)
+    assert "8 products of 256 x 256 are exact" in found["n0/0"].detail
+    assert (found["n0/9"].passed, found["n0/9"].detail) == (False, "this node has no such device")
+
+
+async def test_a_test_that_takes_too_long_has_failed(controller: FakeController, agent: Agent) -> None:
+    await agent.start()
+    await until(lambda: controller.of(Heartbeat))
+    controller.say(CheckDevice(device="n0/0", test=7, limit_s=0.05))
+    (checked,) = await until(lambda: controller.of(DeviceChecked))
+    assert not checked.passed
+    assert "no answer within 0.05 s" in checked.detail
+
+
+async def test_a_device_whose_driver_calls_it_broken_is_blamed_and_fails_its_test(
+    controller: FakeController, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = agent.directory / "devices.yaml"
+    devices.write_text("devices: [{type: A100, count: 1, health: ok}]\n")
+    monkeypatch.setenv("PLAIT_FAKE_DEVICES", str(devices))
+    await agent.start()
+    await until(lambda: controller.of(Heartbeat))
+    broken = "devices: [{type: A100, count: 1, health: 2 uncorrectable memory errors}]"
+    code = f"import pathlib; pathlib.Path({str(devices)!r}).write_text({broken!r}); raise SystemExit(1)"
+    controller.say(agent.order("w0", "raise SystemExit(77)"))
+    forgiven = await controller.down("w0")
+    assert (forgiven.failure, forgiven.is_transient) == ("device_fault", True)
+    assert "its driver finds nothing wrong (n0/0 ok)" in forgiven.detail
+    controller.say(agent.order("w1", code))
+    down = await controller.down("w1")
+    assert (down.failure, down.is_transient, down.faulty_devices) == ("device_fault", False, ("n0/0",))
+    assert "n0/0: 2 uncorrectable memory errors" in down.detail
+    controller.say(CheckDevice(device="n0/0", test=3, limit_s=DEADLINE_S))
+    (checked,) = await until(lambda: controller.of(DeviceChecked))
+    assert (checked.passed, checked.detail) == (False, "health 2 uncorrectable memory errors")
+
+
+async def test_a_stall_of_a_worker_is_told_with_what_the_counters_say(controller: FakeController, agent: Agent) -> None:
+    await agent.start()
+    await until(lambda: controller.of(Heartbeat))
+    code = (
+        "import json, os, socket, time\n"
+        "line = socket.socket(socket.AF_UNIX); line.connect(os.environ['PLAIT_AGENT'])\n"
+        "say = lambda **said: line.sendall(json.dumps(said).encode() + b'\\n')\n"
+        f"say(kind='hello', attempt_id={ATTEMPT!r}, worker_id='w0')\n"
+        "say(kind='stalled', step=3, waited_s=0.9, reason='step 3 waited for w1')\n"
+        "time.sleep(600)\n"
+    )
+    controller.say(agent.order("w0", code))
+    (stall,) = await until(lambda: controller.of(LinkStall))
+    assert (stall.worker_id, stall.is_transient) == ("w0", True)
+    assert stall.reason.startswith("step 3 waited for w1")

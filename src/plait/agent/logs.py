@@ -62,6 +62,7 @@ class WorkerLog:
 
     def __init__(self, path: Path, now: Callable[[], datetime] = _utc_now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._file: BinaryIO | None = path.open("ab", buffering=0)
         self._now = now
         self._cutters: dict[Stream, LineCutter] = {"out": LineCutter(), "err": LineCutter()}
@@ -74,6 +75,15 @@ class WorkerLog:
     def note(self, text: str) -> None:
         """Adds a line of the agent's own."""
         self._put("err", [f"[plait] {text}".encode()])
+
+    def tail(self, num_bytes: int) -> str:
+        """Returns the end of what was written so far."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(max(0, self._path.stat().st_size - num_bytes))
+                return file.read(num_bytes).decode("utf-8", "replace")
+        except OSError:
+            return ""
 
     def close(self) -> None:
         """Writes unfinished lines and closes the file."""

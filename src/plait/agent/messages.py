@@ -64,6 +64,8 @@ class WorkerDown:
     signal: int | None
     failure: FailureCause | None
     detail: str = ""
+    is_transient: bool = False
+    faulty_devices: tuple[str, ...] = ()
     kind: Literal["worker_down"] = "worker_down"
 
 
@@ -88,7 +90,31 @@ class Progress:
     kind: Literal["progress"] = "progress"
 
 
-FromAgent = Register | Heartbeat | WorkerUp | WorkerDown | Progress
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChecked:
+    """The answer to a ``CheckDevice``: whether work may go to the device again, and what was found."""
+
+    number: int
+    device: str
+    test: int
+    passed: bool
+    detail: str
+    kind: Literal["device_checked"] = "device_checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStall:
+    """A worker waited for others because a link gave no answer; what that was by the counters of this node."""
+
+    number: int
+    attempt_id: str
+    worker_id: str
+    is_transient: bool
+    reason: str
+    kind: Literal["link_stall"] = "link_stall"
+
+
+FromAgent = Register | Heartbeat | WorkerUp | WorkerDown | Progress | DeviceChecked | LinkStall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,4 +178,14 @@ class TellLost:
     kind: Literal["tell_lost"] = "tell_lost"
 
 
-ToAgent = Welcome | Acknowledge | StartWorker | StopWorker | TellLost
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckDevice:
+    """Test a device that is kept from work, within ``limit_s``. ``test`` comes back in the answer."""
+
+    device: str
+    test: int
+    limit_s: float
+    kind: Literal["check_device"] = "check_device"
+
+
+ToAgent = Welcome | Acknowledge | StartWorker | StopWorker | TellLost | CheckDevice

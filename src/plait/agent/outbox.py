@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from plait.agent.messages import WorkerDown, WorkerUp
+from plait.agent.messages import DeviceChecked, LinkStall, WorkerDown, WorkerUp
 
-Report = WorkerUp | WorkerDown
+Report = WorkerUp | WorkerDown | DeviceChecked | LinkStall
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from typing import Protocol
 
-from plait.agent.messages import KnownWorker, Progress, WorkerDown, WorkerUp
+from plait.agent.messages import DeviceChecked, KnownWorker, LinkStall, Progress, WorkerDown, WorkerUp
 from plait.agent.outbox import Outbox, Report
 from plait.agent.worker import WorkerKey
 from plait.agent.worker_lines import ProgressLine
@@ -43,7 +43,15 @@ class Reports:
         self._sender.report(WorkerUp(number=number, attempt_id=key[0], worker_id=key[1], pid=pid))
 
     def down(
-        self, key: WorkerKey, failure: FailureCause | None, detail: str, *, exit_code: int | None, signal: int | None
+        self,
+        key: WorkerKey,
+        failure: FailureCause | None,
+        detail: str,
+        *,
+        exit_code: int | None,
+        signal: int | None,
+        is_transient: bool = False,
+        faulty_devices: tuple[str, ...] = (),
     ) -> None:
         """The worker ended, or will never run here."""
         self.flush_progress(key)
@@ -56,17 +64,38 @@ class Reports:
             signal=signal,
             failure=failure,
             detail=detail,
+            is_transient=is_transient,
+            faulty_devices=faulty_devices,
         )
         self._ended[key] = report
         while len(self._ended) > MOST_REMEMBERED:
             self._ended.popitem(last=False)
         self._sender.report(report)
 
+    def checked(self, device: str, test: int, *, passed: bool, detail: str) -> None:
+        """A device was tested."""
+        number = self._outbox.next_number()
+        self._sender.report(DeviceChecked(number=number, device=device, test=test, passed=passed, detail=detail))
+
+    def stalled(self, key: WorkerKey, reason: str, *, is_transient: bool) -> None:
+        """A link gave no answer for a while."""
+        number = self._outbox.next_number()
+        stall = LinkStall(number=number, attempt_id=key[0], worker_id=key[1], is_transient=is_transient, reason=reason)
+        self._sender.report(stall)
+
     def repeat_down(self, key: WorkerKey) -> bool:
         """Says again how a worker ended; returns whether that is known."""
         old = self._ended.get(key)
         if old is not None:
-            self.down(key, old.failure, old.detail, exit_code=old.exit_code, signal=old.signal)
+            self.down(
+                key,
+                old.failure,
+                old.detail,
+                exit_code=old.exit_code,
+                signal=old.signal,
+                is_transient=old.is_transient,
+                faulty_devices=old.faulty_devices,
+            )
         return old is not None
 
     def ended(self) -> tuple[KnownWorker, ...]:

@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plait.agent.causes import describe_end, failure_of
+from plait.agent.children import Children
+from plait.agent.device_tests import DeviceTests
 from plait.agent.environment import frozen_limit_s, interface_of, worker_environment
-from plait.agent.messages import KnownWorker, Register, StartWorker, StopWorker, TellLost, ToAgent
+from plait.agent.evidence import Witness
+from plait.agent.judge import Verdict, judge
+from plait.agent.messages import CheckDevice, KnownWorker, Register, StartWorker, StopWorker, TellLost, ToAgent
 from plait.agent.oom import OomCounter
 from plait.agent.reports import Reports
 from plait.agent.saver import NodeSaver
 from plait.agent.strays import kill_unowned, mark_of, sweep
 from plait.agent.worker import Worker, WorkerKey
-from plait.agent.worker_lines import Lost, ProgressLine, ToWorker
+from plait.agent.worker_lines import Lost, ProgressLine, StalledLine, ToWorker
 from plait.hardware.device import Node
 from plait.wire import Codec
 
 LOOK_EVERY_S = 0.2
+STALLS_TOLD_EVERY_S = 5.0
 _LOOKS_PER_OOM_SAMPLE = 5
 _COMMAND_NOT_FOUND = 127
 _COMMAND_NOT_USABLE = 126
@@ -49,6 +54,9 @@ class Supervisor:
         self._oom = OomCounter()
         self._saver = NodeSaver(setting.state_directory)
         self._workers: dict[WorkerKey, Worker] = {}
+        self._children = Children()
+        self._tests = DeviceTests(setting.node, setting.state_directory, self._children, reports)
+        self._witness = Witness(self._interface, self._tests)
         self._lost: dict[str, list[str]] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -77,6 +85,8 @@ class Supervisor:
                 self._stop(order)
             case TellLost():
                 self._tell_lost(order.attempt_id, order.lost)
+            case CheckDevice():
+                self._tests.begin(order)
             case _:
                 logger.warning("the controller said %s out of turn", order.kind)
 
@@ -152,6 +162,14 @@ class Supervisor:
             self._workers[key].members = frozenset(member for member, _ in line.split)
             self._reports.progress(key, line)
 
+    def worker_stalled(self, key: WorkerKey, line: StalledLine) -> None:
+        """Takes word of a link that gave no answer; where links flap, once in a while."""
+        worker, now_s = self._workers.get(key), time.monotonic()
+        if worker is not None and now_s - worker.stalled_at_s >= STALLS_TOLD_EVERY_S:
+            worker.stalled_at_s = now_s
+            verdict = judge(self._witness.of_stall(line.reason))
+            self._reports.stalled(key, verdict.reason, is_transient=verdict.is_transient)
+
     def lease_ran_out(self) -> None:
         """Kills the workers that may by now be started elsewhere; a member of a group that lives on is expelled there.
 
@@ -182,20 +200,34 @@ class Supervisor:
             self._tell_lost(attempt_id, (worker_id,))
         if not await sweep(self._pids(without=worker), worker.mark, worker.pid):
             logger.warning("processes of %s of %s do not die", worker_id, attempt_id)
+        worker.drain_log()
+        verdict = Verdict(kind="other", reason="", cause=cause)
+        if cause is not None:
+            verdict = judge(await self._witness.of_end(worker, cause, detail))
+            detail = "; ".join(filter(None, (detail, verdict.reason)))
         worker.close_log(detail or describe_end(exit_code, signal))
         del self._workers[worker.key]
         if not self._workers:
             self._idle.set()
         if not any(attempt == attempt_id for attempt, _ in self._workers):
             self._lost.pop(attempt_id, None)
-        self._reports.down(worker.key, cause, detail, exit_code=exit_code, signal=signal)
+        self._reports.down(
+            worker.key,
+            verdict.cause,
+            detail,
+            exit_code=exit_code,
+            signal=signal,
+            is_transient=verdict.is_transient,
+            faulty_devices=verdict.devices,
+        )
 
     def _pids(self, without: Worker | None = None) -> frozenset[int]:
         workers = frozenset(worker.pid for worker in self._workers.values() if worker is not without)
-        return workers | self._saver.pids
+        return workers | self._saver.pids | self._children.pids
 
     async def watch(self) -> None:
-        """Looks after frozen workers, memory kills, held-back progress and strays, for ever."""
+        """Looks after frozen workers, memory kills, held-back progress, links and strays, for ever."""
+        await self._witness.begin()
         looks, last = 0, time.monotonic()
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -208,8 +240,9 @@ class Supervisor:
             looks += 1
             if looks % _LOOKS_PER_OOM_SAMPLE == 0:
                 self._oom.sample()
+                self._witness.look()
                 if not self._workers:
-                    kill_unowned(self._saver.pids)
+                    kill_unowned(self._pids())
 
     async def stop_all(self, grace_s: float, reason: str) -> None:
         """Ends every worker and returns when all are gone."""

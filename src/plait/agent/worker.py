@@ -1,6 +1,7 @@
 """One worker: its process, its log, its end."""
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -35,6 +36,9 @@ class Worker:
         self.stop_reason: str | None = None
         self.given_up: str | None = None
         """Why the agent killed the worker of its own accord."""
+        self.started_at_s = time.monotonic()
+        self.stalled_at_s = -math.inf
+        """When a stall of it was last told."""
         self.process: subprocess.Popen[bytes] | None = None
         self._pipes: dict[Stream, int] = {}
         self._timers: list[asyncio.TimerHandle] = []
@@ -112,8 +116,8 @@ class Worker:
             timer.cancel()
         return (code, None) if code >= 0 else (None, -code)
 
-    def close_log(self, note: str) -> None:
-        """Takes over what is left in the pipes and closes the log; a stray that holds a pipe cannot delay this."""
+    def drain_log(self) -> None:
+        """Takes over what is left in the pipes; a stray that holds a pipe cannot delay this."""
         for stream in tuple(self._pipes):
             for _ in range(_MOST_READS_AT_END):
                 data = read_available(self._pipes[stream])
@@ -121,6 +125,10 @@ class Worker:
                     break
                 self.log.write(stream, data)
             self._close_pipe(stream)
+
+    def close_log(self, note: str) -> None:
+        """Takes over what is left in the pipes and closes the log."""
+        self.drain_log()
         self.log.note(note)
         self.log.close()
 

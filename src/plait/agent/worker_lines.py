@@ -29,7 +29,17 @@ class ProgressLine:
     kind: Literal["progress"] = "progress"
 
 
-FromWorker = Hello | ProgressLine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledLine:
+    """The worker waited far longer than usual for others, and links of this host gave no answer."""
+
+    step: int
+    waited_s: float
+    reason: str
+    kind: Literal["stalled"] = "stalled"
+
+
+FromWorker = Hello | ProgressLine | StalledLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

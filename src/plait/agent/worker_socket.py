@@ -15,7 +15,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from plait.agent.worker import WorkerKey
-from plait.agent.worker_lines import FromWorker, Hello, ProgressLine
+from plait.agent.worker_lines import FromWorker, Hello, ProgressLine, StalledLine
 from plait.wire import Codec
 
 _LONGEST_PATH_BYTES = 100
@@ -34,6 +34,10 @@ class WorkerListener(Protocol):
 
     def worker_progressed(self, key: WorkerKey, line: ProgressLine) -> None:
         """Takes the latest progress."""
+        ...
+
+    def worker_stalled(self, key: WorkerKey, line: StalledLine) -> None:
+        """Takes word of a link that gave no answer for a while."""
         ...
 
 
@@ -66,6 +70,8 @@ async def _converse(listener: WorkerListener, reader: asyncio.StreamReader, writ
         said = _CODEC.decode(line)
         if isinstance(said, ProgressLine):
             listener.worker_progressed(key, said)
+        elif isinstance(said, StalledLine):
+            listener.worker_stalled(key, said)
 
 
 async def _serve(listener: WorkerListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

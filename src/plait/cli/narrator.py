@@ -33,6 +33,8 @@ class Narrator:
         """Yields the lines of one record; most records have none."""
         yield from self._event(record["event"])
         for command in record.get("commands", ()):
+            if command["kind"] == "test_device":
+                yield f"device {command['device']} is being tested, which failed: {command['reason']}"
             if command.get("attempt_id", "").startswith(f"{self.job_id}/"):
                 yield from self._command(command)
 
@@ -44,6 +46,9 @@ class Narrator:
                 return
             if kind == "worker_exited":
                 yield from self._exit(event)
+            elif kind == "link_stalled":
+                who = self._who(attempt_id, event["worker_id"])
+                yield f"{_task(attempt_id)}: {who} was held up: {event['reason']}"
             elif kind == "step_reported":
                 yield from self.split(_task(attempt_id), dict(event["split"]), event["reason"])
         elif "job_id" in event:
@@ -52,8 +57,7 @@ class Narrator:
         elif "node" in event:
             yield from self._node(kind, event)
         elif "device" in event:
-            what = f"is lost: {event['reason']}" if kind == "device_lost" else "is back"
-            yield f"device {event['device']} {what}"
+            yield f"device {event['device']} {_device_told(kind, event)}"
 
     def _node(self, kind: str, event: Document) -> Iterator[str]:
         if kind == "node_joined":
@@ -125,6 +129,14 @@ class Narrator:
     def _who(self, attempt_id: str, worker_id: str) -> str:
         place = self._places.get((attempt_id, worker_id))
         return f"{worker_id} on {place}" if place else worker_id
+
+
+def _device_told(kind: str, event: Document) -> str:
+    if kind == "device_lost":
+        return f"is lost: {event['reason']}"
+    if kind == "device_tested":
+        return f"{'passed' if event['passed'] else 'failed'} its test: {event['detail']}"
+    return "is back"
 
 
 def split_text(split: Mapping[str, int]) -> str:

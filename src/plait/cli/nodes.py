@@ -41,6 +41,10 @@ def print_devices(found: "list[NodeAnswer]") -> None:
         )
     ]
     print_table(("DEVICE", "STATE", "TYPE", ">MEMORY", ">SPEED", "HELD BY"), rows)
+    for node in found:
+        for device in node["devices"]:
+            if device["reason"]:
+                say(device["reason"])
 
 
 def node_state(node: "NodeAnswer") -> str:

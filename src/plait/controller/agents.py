@@ -12,7 +12,10 @@ from typing import Final
 
 from plait.agent.messages import (
     Acknowledge,
+    CheckDevice,
+    DeviceChecked,
     Heartbeat,
+    LinkStall,
     Progress,
     Register,
     StopWorker,
@@ -33,9 +36,10 @@ from plait.controller.proposals import (
     propose_lost_predecessor,
     propose_report,
     propose_step,
+    propose_tested,
 )
 from plait.controller.writer import Writer
-from plait.schedule.commands import AbortCollectives, ResizeTask, StartTask, StopTask
+from plait.schedule.commands import AbortCollectives, ResizeTask, StartTask, StopTask, TestDevice
 from plait.schedule.events import NodeLost
 
 log = logging.getLogger(__name__)
@@ -208,6 +212,16 @@ class Switchboard:
         for key, worker in link.known.items():
             if worker.alive and key not in orders:
                 self._send_stop(link, key, grace_s=0.0, reason="nobody wants this worker any more")
+        self._ask_for_tests(link)
+
+    def _ask_for_tests(self, link: Link) -> None:
+        """Repeats the tests that the agent may not have heard of; those that it has under way it does not repeat."""
+        state = self._writer.state
+        record = state.nodes.get(link.node.id)
+        for device, trouble in record.troubles.items() if record is not None else ():
+            if trouble.state == "probation" and trouble.test is not None:
+                limit_s = state.config.quarantine.test_limit_s
+                link.send(CheckDevice(device=device, test=trouble.test, limit_s=limit_s))
 
     def _hear(self, link: Link, message: object) -> None:
         match message:
@@ -217,8 +231,11 @@ class Switchboard:
                 self._last_answer_s[link.node.id] = link.answered_s
                 number = agent.number if agent is not None else 0
                 link.send(Acknowledge(number=number, heartbeat_sent_s=sent_s))
-            case WorkerUp() | WorkerDown():
+            case WorkerUp() | WorkerDown() | LinkStall():
                 future = self._writer.put(partial(propose_report, link.incarnation, message))
+                future.add_done_callback(partial(self._acknowledge, link, message))
+            case DeviceChecked():
+                future = self._writer.put(partial(propose_tested, link.node.id, link.incarnation, message))
                 future.add_done_callback(partial(self._acknowledge, link, message))
             case Progress():
                 self._take_progress(message)
@@ -226,14 +243,16 @@ class Switchboard:
                 log.warning("node %s: unexpected message %s", link.node.id, type(message).__name__)
 
     def _acknowledge(
-        self, link: Link, message: WorkerUp | WorkerDown, written: "asyncio.Future[Record | None]"
+        self,
+        link: Link,
+        message: WorkerUp | WorkerDown | LinkStall | DeviceChecked,
+        written: "asyncio.Future[Record | None]",
     ) -> None:
         if written.cancelled() or written.exception() is not None:
             log.error("node %s: report %d could not be written", link.node.id, message.number)
             return  # it stays with the agent, which sends it again when it registers next
         link.send(Acknowledge(number=message.number))
-        order = self._writer.ledger.order(message.attempt_id, message.worker_id)
-        if isinstance(message, WorkerUp) and order is None:
+        if isinstance(message, WorkerUp) and self._writer.ledger.order(message.attempt_id, message.worker_id) is None:
             key = (message.attempt_id, message.worker_id)
             self._send_stop(link, key, grace_s=0.0, reason="nobody wants this worker any more")
 
@@ -250,6 +269,8 @@ class Switchboard:
                     self._send_all(attempt_id)
                 case ResizeTask(attempt_id=attempt_id, add=add, remove=remove):
                     self._send_all(attempt_id, {worker.worker_id for worker in add} | set(remove))
+                case TestDevice(node=node, device=device, limit_s=limit_s) if node in self.links:
+                    self.links[node].send(CheckDevice(device=device, test=command.cause, limit_s=limit_s))
                 case AbortCollectives() if isinstance(record.event, NodeLost) and not record.event.is_certain:
                     pass  # they may live: told that they are dead, a minority could take itself for the whole group
                 case AbortCollectives(attempt_id=attempt_id, lost=lost):

@@ -87,7 +87,11 @@ class JobAnswer(TypedDict):
 
 
 class DeviceAnswer(TypedDict):
-    """One device; ``worker`` is ``ATTEMPT WORKER`` of who holds it."""
+    """One device; ``worker`` is ``ATTEMPT WORKER`` of who holds it.
+
+    ``reason`` says why it takes no work, empty where it does; ``tested_in_s`` when it will be tested, None where no
+    test is due or one is under way.
+    """
 
     device: str
     accelerator_type: str
@@ -95,6 +99,8 @@ class DeviceAnswer(TypedDict):
     state: str
     speed: float
     worker: str | None
+    reason: str
+    tested_in_s: float | None
 
 
 class NodeAnswer(TypedDict):

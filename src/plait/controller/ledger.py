@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from plait.controller.journal import Record, Registration, Report, Submission
-from plait.schedule.commands import AbortCollectives, Command, ResizeTask, StartTask, StopTask
+from plait.schedule.commands import AbortCollectives, Command, ResizeTask, StartTask, StopTask, TestDevice
 from plait.schedule.domain import TaskKey, WorkerPlacement
 from plait.schedule.events import ClusterConfigured, JobSubmitted, NodeJoined, NodeLost, WorkerExited, WorkerStarted
 from plait.spec.cluster import Cluster
@@ -180,7 +180,7 @@ class Ledger:
                 self._stop(attempt_id, remove, Stop(grace_s=LEAVE_GRACE_S, reason=reason))
             case StopTask(attempt_id=attempt_id, grace_s=grace_s, reason=reason):
                 self._stop(attempt_id, tuple(self.of_attempt(attempt_id)), Stop(grace_s=grace_s, reason=reason))
-            case AbortCollectives():
+            case AbortCollectives() | TestDevice():
                 pass
 
     def _stop(self, attempt_id: str, worker_ids: Iterable[str], stop: Stop) -> None:

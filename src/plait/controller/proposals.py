@@ -1,9 +1,17 @@
 """What agents' words become: each function makes the event once its turn has come, or finds that there is none."""
 
-from plait.agent.messages import Progress, Register, WorkerDown, WorkerUp
+from plait.agent.messages import DeviceChecked, LinkStall, Progress, Register, WorkerDown, WorkerUp
 from plait.controller.journal import Registration, Report
 from plait.controller.writer import Proposal, View
-from plait.schedule.events import NodeJoined, NodeLost, StepReported, WorkerExited, WorkerStarted
+from plait.schedule.events import (
+    DeviceTested,
+    LinkStalled,
+    NodeJoined,
+    NodeLost,
+    StepReported,
+    WorkerExited,
+    WorkerStarted,
+)
 from plait.spec.job import FailureCause
 
 
@@ -55,7 +63,7 @@ def propose_joined(register: Register, view: View) -> Proposal | None:
     )
 
 
-def propose_report(incarnation: str, message: WorkerUp | WorkerDown, view: View) -> Proposal | None:
+def propose_report(incarnation: str, message: WorkerUp | WorkerDown | LinkStall, view: View) -> Proposal | None:
     """A report counts once: where its number was seen, or nobody asked for the worker, nothing is written."""
     order = view.ledger.order(message.attempt_id, message.worker_id)
     agent = None if order is None else view.ledger.agents.get(order.worker.node)
@@ -67,6 +75,16 @@ def propose_report(incarnation: str, message: WorkerUp | WorkerDown, view: View)
             return None
         started = WorkerStarted(id=view.id, at_s=view.at_s, attempt_id=message.attempt_id, worker_id=message.worker_id)
         return Proposal(event=started, note=note)
+    if isinstance(message, LinkStall):
+        stalled = LinkStalled(
+            id=view.id,
+            at_s=view.at_s,
+            attempt_id=message.attempt_id,
+            worker_id=message.worker_id,
+            is_transient=message.is_transient,
+            reason=message.reason,
+        )
+        return Proposal(event=stalled, note=note)
     event = WorkerExited(
         id=view.id,
         at_s=view.at_s,
@@ -76,8 +94,29 @@ def propose_report(incarnation: str, message: WorkerUp | WorkerDown, view: View)
         signal=message.signal,
         failure=message.failure,
         detail=message.detail,
+        is_transient=message.is_transient,
+        faulty_devices=message.faulty_devices,
     )
     return Proposal(event=event, note=note)
+
+
+def propose_tested(node: str, incarnation: str, message: DeviceChecked, view: View) -> Proposal | None:
+    """A test counts once, and only that of the agent's own device."""
+    agent, record = view.ledger.agents.get(node), view.state.nodes.get(node)
+    if agent is None or agent.incarnation != incarnation or message.number <= agent.number:
+        return None
+    if record is None or all(device.id != message.device for device in record.node.devices):
+        return None
+    event = DeviceTested(
+        id=view.id,
+        at_s=view.at_s,
+        cause=message.test,
+        device=message.device,
+        test=message.test,
+        passed=message.passed,
+        detail=message.detail,
+    )
+    return Proposal(event=event, note=Report(incarnation=incarnation, number=message.number))
 
 
 def propose_exit_unknown(key: tuple[str, str], detail: str, view: View) -> Proposal | None:

@@ -16,8 +16,10 @@ from plait.controller.answers import (
 )
 from plait.controller.ledger import Gang, Ledger
 from plait.controller.progress import Latest
+from plait.hardware.device import Device
 from plait.schedule.domain import WorkerPlacement
-from plait.schedule.explain import Explanation, explain_job
+from plait.schedule.explain import Explanation, explain_job, told_of_devices
+from plait.schedule.quarantine import trouble_told
 from plait.schedule.state import AttemptSummary, ClusterState, JobRecord, NodeRecord, TaskRecord
 
 _END_STATES: Mapping[str | None, str] = {None: "finished", "cancelled": "stopped", "lost": "lost"}
@@ -69,17 +71,23 @@ def node_answer(state: ClusterState, ledger: Ledger, node: str, silent_s: float 
         state=_node_state(record),
         is_connected=silent_s is not None,
         silent_s=silent_s,
-        devices=[
-            DeviceAnswer(
-                device=device.id,
-                accelerator_type=device.accelerator_type,
-                memory_bytes=device.memory_bytes,
-                state=record.troubles[device.id].state if device.id in record.troubles else device.state,
-                speed=device.speed,
-                worker=holders.get(device.id),
-            )
-            for device in record.node.devices
-        ],
+        devices=[_device_answer(state, record, device, holders.get(device.id)) for device in record.node.devices],
+    )
+
+
+def _device_answer(state: ClusterState, record: NodeRecord, device: Device, worker: str | None) -> DeviceAnswer:
+    trouble = record.troubles.get(device.id)
+    is_due = trouble is not None and trouble.state != "probation"
+    until_s = trouble.until_s if trouble is not None and is_due else None
+    return DeviceAnswer(
+        device=device.id,
+        accelerator_type=device.accelerator_type,
+        memory_bytes=device.memory_bytes,
+        state=trouble.state if trouble is not None else device.state,
+        speed=device.speed,
+        worker=worker,
+        reason=trouble_told(device.id, trouble, state.now_s) if trouble is not None else "",
+        tested_in_s=None if until_s is None else max(0.0, until_s - state.now_s),
     )
 
 
@@ -180,7 +188,7 @@ def _explanation(state: ClusterState, record: JobRecord, task: TaskRecord, told:
     return TaskExplanation(
         task=task.key.task,
         state=task.state,
-        waiting=task.reason or record.reason,
+        waiting="; ".join((task.reason or record.reason, *told_of_devices(state, record, task))),
         constraint=told.constraint.kind if told.constraint is not None else "",
         constraint_reason=told.constraint.reason if told.constraint is not None else "",
         starts=told.starts,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from plait.hardware.topology import LinkKind, PciPort
 
-DeviceState = Literal["healthy", "quarantined", "lost"]
+DeviceState = Literal["healthy", "quarantined", "probation", "lost"]
 
 Need = Literal["tensor_cores", "format_conversion", "custom_op"]
 

@@ -51,4 +51,18 @@ class AbortCollectives:
     kind: Literal["abort_collectives"] = "abort_collectives"
 
 
-Command = StartTask | ResizeTask | StopTask | AbortCollectives
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestDevice:
+    """Test a quarantined device on its node and say within ``limit_s`` whether work may go there again."""
+
+    __test__ = False  # pytest takes every class called Test for one of tests
+
+    cause: int
+    node: str
+    device: str
+    limit_s: float
+    reason: str
+    kind: Literal["test_device"] = "test_device"
+
+
+Command = StartTask | ResizeTask | StopTask | AbortCollectives | TestDevice

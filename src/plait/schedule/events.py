@@ -102,6 +102,17 @@ class DeviceReturned(_Stamp):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTested(_Stamp):
+    """A quarantined device has been tested on its node. ``test`` is the ``cause`` of the command that asked for it."""
+
+    device: str
+    test: int
+    passed: bool
+    detail: str
+    kind: Literal["device_tested"] = "device_tested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted(_Stamp):
     """The agent started this worker's process."""
 
@@ -114,7 +125,8 @@ class WorkerStarted(_Stamp):
 class WorkerExited(_Stamp):
     """A worker's process ended. ``failure`` is None for exit code 0.
 
-    ``survivors_go_on`` is True where the attempt is elastic in process: the others have regrouped without it.
+    ``is_transient``: evidence says that the fault may not come again, so that a first one is forgiven. Where it says
+    which of the worker's devices failed these are ``faulty_devices``; empty: any of them may have.
     """
 
     attempt_id: str
@@ -123,7 +135,20 @@ class WorkerExited(_Stamp):
     signal: int | None = None
     failure: FailureCause | None = None
     detail: str = ""
+    is_transient: bool = False
+    faulty_devices: tuple[str, ...] = ()
     kind: Literal["worker_exited"] = "worker_exited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStalled(_Stamp):
+    """A worker waited for others because a link gave no answer; nobody left. ``reason`` says what counters showed."""
+
+    attempt_id: str
+    worker_id: str
+    is_transient: bool
+    reason: str
+    kind: Literal["link_stalled"] = "link_stalled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +200,10 @@ Event = (
     | NodeResumed
     | DeviceLost
     | DeviceReturned
+    | DeviceTested
     | WorkerStarted
     | WorkerExited
+    | LinkStalled
     | StepReported
     | PriceChanged
     | ClusterConfigured

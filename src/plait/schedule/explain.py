@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from plait.schedule.constraints import Constraint, binding
 from plait.schedule.gates import left_s_of
 from plait.schedule.knowledge import Knowledge
-from plait.schedule.phrases import of_workers
+from plait.schedule.phrases import of_workers, span
 from plait.schedule.policy import Policy
+from plait.schedule.quarantine import trouble_told, troubles_of
 from plait.schedule.rehearsal import Forecast, forecast
 from plait.schedule.state import ENDED, AttemptSummary, ClusterState, JobRecord, TaskRecord
 from plait.words import did_you_mean
+
+MOST_DEVICES_TOLD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,20 +117,14 @@ def _starts(state: ClusterState, task: TaskRecord, expected: Forecast | None) ->
     """Says when the task will probably start, if all goes as expected."""
     in_s = _starts_in_s(state, task, expected)
     if in_s is not None:
-        return f"expected to start in {_span(in_s)}, if all goes on as it is"
+        return f"expected to start in {span(in_s)}, if all goes on as it is"
     if expected is not None and expected.is_cut:
-        return f"not expected to start within {_span(expected.until_s - state.now_s)}; further was not looked"
+        return f"not expected to start within {span(expected.until_s - state.now_s)}; further was not looked"
     open_ends = [attempt.id for attempt in state.attempts.values() if not left_s_of(state, attempt)]
     if open_ends and not task.is_impossible:
         more = f" and {len(open_ends) - 3} others" if len(open_ends) > 3 else ""
         return f"not known: nobody knows when {', '.join(open_ends[:3])}{more} will be done"
     return "not expected to start as things are"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _lines(told: Explanation) -> list[str]:
@@ -174,7 +171,18 @@ def _waiting(state: ClusterState, job: JobRecord, task: TaskRecord) -> str:
         parts.append(f"restart {task.restarts} of {allowed} may start in {left_s:.1f} s")
     elif task.state == "waiting" and not task.is_impossible:
         parts.extend(_holders(state, job, task))
+    parts.extend(told_of_devices(state, job, task))
     return "; ".join(parts)
+
+
+def told_of_devices(state: ClusterState, job: JobRecord, task: TaskRecord) -> list[str]:
+    """Returns which devices that a waiting task could use take no work, why, and when they are tried again."""
+    if task.state != "waiting":
+        return []
+    wanted = frozenset(request.accelerator for request in job.job.task(task.key.task).resources.any_of)
+    found = [trouble_told(device, trouble, state.now_s) for device, trouble in troubles_of(state, wanted).items()]
+    more = [f"{len(found) - MOST_DEVICES_TOLD} devices more take no work"] if len(found) > MOST_DEVICES_TOLD else []
+    return found[:MOST_DEVICES_TOLD] + more
 
 
 def _holders(state: ClusterState, job: JobRecord, task: TaskRecord) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from plait.hardware.device import Node
-from plait.schedule import jobs, nodes, workers
+from plait.schedule import jobs, nodes, quarantine, workers
 from plait.schedule.commands import Command
 from plait.schedule.dispatch import dispatch
 from plait.schedule.draft import Draft
@@ -15,9 +15,11 @@ from plait.schedule.events import (
     ClusterConfigured,
     DeviceLost,
     DeviceReturned,
+    DeviceTested,
     Event,
     JobCancelled,
     JobSubmitted,
+    LinkStalled,
     NodeDrained,
     NodeJoined,
     NodeLost,
@@ -126,7 +128,7 @@ def holder_of(state: ClusterState, device_id: str) -> tuple[str, str] | None:
 
 def _may_move(before: ClusterState, after: ClusterState, event: Event) -> bool:
     """Progress and starts are frequent and change nothing that scheduling looks at, but for a gang turning elastic."""
-    if not isinstance(event, StepReported | WorkerStarted):
+    if not isinstance(event, LinkStalled | StepReported | WorkerStarted):
         return True
     old, new = before.attempts.get(event.attempt_id), after.attempts.get(event.attempt_id)
     return old is not None and new is not None and (old.can_resize != new.can_resize)
@@ -144,6 +146,8 @@ def _take(draft: Draft, event: Event) -> None:
             workers.started(draft, event)
         case WorkerExited():
             workers.exited(draft, event)
+        case LinkStalled():
+            workers.stalled(draft, event)
         case StepReported():
             workers.reported(draft, event)
         case _:
@@ -160,16 +164,25 @@ def _take_cluster(draft: Draft, event: Event) -> None:
             nodes.drained(draft, event)
         case NodeResumed():
             nodes.resumed(draft, event)
-        case DeviceLost():
-            nodes.device_lost(draft, event)
-        case DeviceReturned():
-            nodes.device_returned(draft, event)
+        case DeviceLost() | DeviceReturned() | DeviceTested():
+            _take_device(draft, event)
         case PriceChanged(accelerator_type=name, price_per_hour=price):
             draft.set_state(replace(draft.state, prices_per_hour={**draft.state.prices_per_hour, name: price}))
         case ClusterConfigured(cluster=cluster):
             _configure(draft, cluster)
         case Tick(day_s=day_s):
             draft.set_state(replace(draft.state, tick_at_s=draft.now_s, tick_day_s=day_s))
+            quarantine.begin_tests(draft)
+
+
+def _take_device(draft: Draft, event: DeviceLost | DeviceReturned | DeviceTested) -> None:
+    match event:
+        case DeviceLost():
+            nodes.device_lost(draft, event)
+        case DeviceReturned():
+            nodes.device_returned(draft, event)
+        case DeviceTested():
+            quarantine.tested(draft, event)
 
 
 def _configure(draft: Draft, cluster: Cluster) -> None:
@@ -187,5 +200,6 @@ def _config(config: MachineConfig, cluster: Cluster) -> MachineConfig:
         windows=cluster.price_windows,
         projects=cluster.projects,
         reservations=cluster.reservations,
+        quarantine=cluster.quarantine,
         racks={node: rack for rack, nodes in cluster.racks for node in nodes},
     )

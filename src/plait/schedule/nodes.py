@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from plait.schedule import quarantine
 from plait.schedule.domain import WorkerPlacement
 from plait.schedule.draft import Draft
 from plait.schedule.events import DeviceLost, DeviceReturned, NodeDrained, NodeJoined, NodeLost, NodeResumed
-from plait.schedule.state import DeviceTrouble, NodeRecord
+from plait.schedule.state import NodeRecord
 from plait.schedule.workers import Loss, end_workers, lose_workers
 
 
 def joined(draft: Draft, event: NodeJoined) -> None:
     """Takes a node in, for the first time or again.
 
-    A node that was lost starts with the device states it brings; quarantines and drains stay. A node that was not lost
-    frees nothing that it runs; devices that it has no longer count as lost.
+    A node that was lost starts with the device states it brings; quarantines and drains stay, and tests that were under
+    way are made again. A node that was not lost frees nothing that it runs; devices that it no longer has are lost.
     """
     node = event.node
     record = draft.state.nodes.get(node.id)
@@ -25,12 +26,9 @@ def joined(draft: Draft, event: NodeJoined) -> None:
         return
     ids = {device.id for device in node.devices if device.state == "healthy"}
     is_new_start = not record.is_alive
-    troubles = {
-        device: trouble
-        for device, trouble in record.troubles.items()
-        if any(one.id == device for one in node.devices) and not (is_new_start and trouble.state == "lost")
-    }
-    draft.put_node(replace(record, node=node, is_alive=True, lost_reason="", troubles=troubles))
+    troubles = {d: trouble for d, trouble in record.troubles.items() if not (is_new_start and trouble.state == "lost")}
+    known = replace(record, node=node, is_alive=True, lost_reason="", troubles=troubles)
+    draft.put_node(quarantine.seen_again(draft, known, is_new_start=is_new_start))
     missing = {device.id for device in record.node.devices} - ids
     _lose_devices(draft, missing, f"node {node.id} joined again without a healthy device")
 
@@ -56,35 +54,23 @@ def resumed(draft: Draft, event: NodeResumed) -> None:
     """Takes a drained node back. A person vouches for it, so its quarantined devices are used again too."""
     record = draft.state.nodes.get(event.node)
     if record is not None:
-        troubles = {device: trouble for device, trouble in record.troubles.items() if trouble.state != "quarantined"}
-        draft.put_node(replace(record, is_draining=False, troubles=troubles))
+        draft.put_node(replace(quarantine.vouched_for(record), is_draining=False))
 
 
 def device_lost(draft: Draft, event: DeviceLost) -> None:
     """Gives a device up; the worker on it is a device fault to its job, whether or not it has noticed."""
-    record = _node_of(draft, event.device)
+    record = quarantine.node_of(draft.state, event.device)
     if record is None:
         return
-    trouble = DeviceTrouble(state="lost", reason=event.reason)
-    draft.put_node(replace(record, troubles={**record.troubles, event.device: trouble}))
+    quarantine.lose(draft, record, event.device, event.reason)
     _lose_devices(draft, {event.device}, event.reason)
 
 
 def device_returned(draft: Draft, event: DeviceReturned) -> None:
     """Uses a lost or quarantined device again."""
-    record = _node_of(draft, event.device)
-    if record is None:
-        return
-    devices = tuple(replace(d, state="healthy") if d.id == event.device else d for d in record.node.devices)
-    troubles = {device: trouble for device, trouble in record.troubles.items() if device != event.device}
-    draft.put_node(replace(record, node=replace(record.node, devices=devices), troubles=troubles))
-
-
-def _node_of(draft: Draft, device: str) -> NodeRecord | None:
-    for record in draft.state.nodes.values():
-        if any(one.id == device for one in record.node.devices):
-            return record
-    return None
+    record = quarantine.node_of(draft.state, event.device)
+    if record is not None:
+        draft.put_node(quarantine.used_again(record, event.device))
 
 
 def _found(
@@ -108,5 +94,5 @@ def _lose_devices(draft: Draft, device_ids: set[str], reason: str) -> None:
         return
     for attempt_id, worker_ids in _found(draft, lambda p: not device_ids.isdisjoint(p.device_ids), in_gang=True):
         story = f"{', '.join(worker_ids)} lost a device of {', '.join(sorted(device_ids))} ({reason})"
-        loss = Loss(worker_ids=worker_ids, cause="device_fault", reason=story)
+        loss = Loss(worker_ids=worker_ids, cause="device_fault", reason=story, devices=tuple(sorted(device_ids)))
         lose_workers(draft, attempt_id, loss, still_there=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.schedule import machine
-from plait.schedule.commands import Command, StartTask
+from plait.schedule.commands import Command, StartTask, TestDevice
 from plait.schedule.domain import Placement
 from plait.schedule.events import JobSubmitted, WorkerExited, WorkerStarted
 from plait.schedule.state import ClusterState, JobRecord
@@ -64,7 +64,11 @@ def preview(state: ClusterState, job: Job, job_id: str, *, event_id: int, now_s:
                 starts.update({start.task.task: start for start in fresh})
                 queue.extend(fresh)
     tasks = tuple(_told(state.jobs[job_id], task.name, starts.get(task.name), at_once) for task in job.tasks)
-    others = tuple(command for command in first if not command.attempt_id.startswith(f"{job_id}/"))
+    others = tuple(
+        command
+        for command in first
+        if not isinstance(command, TestDevice) and not command.attempt_id.startswith(f"{job_id}/")
+    )
     return Preview(tasks=tasks, others=others)
 
 

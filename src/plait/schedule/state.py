@@ -10,7 +10,7 @@ from typing import Literal
 
 from plait.hardware.device import Device, DeviceState, Node
 from plait.schedule.domain import Allocation, JobState, TaskKey, TaskState, WorkerPlacement, WorkerState
-from plait.spec.cluster import PolicyChoice, PriceWindow, Project, Reservation
+from plait.spec.cluster import PolicyChoice, PriceWindow, Project, Quarantine, Reservation
 from plait.spec.job import FailureCause, Job, WorkerRange
 
 AttemptPhase = Literal["starting", "running", "stopping"]
@@ -33,6 +33,7 @@ class MachineConfig:
     projects: tuple[Project, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     racks: Mapping[str, str] = field(default_factory=dict)
+    quarantine: Quarantine = field(default_factory=Quarantine)
     backoff_base_s: float = 1.0
     backoff_max_s: float = 60.0
     grace_s: float = 10.0
@@ -41,10 +42,39 @@ class MachineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTrouble:
-    """Why a device takes no work: ``lost`` (its node says so) or ``quarantined`` (a worker failed on it)."""
+    """Why a device takes no work.
+
+    Attributes:
+        state: ``lost`` (its node says so), ``quarantined`` (a worker failed on it), or ``probation`` (it is tested).
+        reason: What happened.
+        since_s: When it happened.
+        until_s: When it will be tested, or during probation until when the answer must be there; None: never, so that
+            it waits for its node or a person.
+        test: Which test it is that runs: the id of the event that led to it.
+        last_test: How the last test ended; empty before the first.
+    """
 
     state: DeviceState
     reason: str
+    since_s: float = 0.0
+    until_s: float | None = None
+    test: int | None = None
+    last_test: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFaults:
+    """What a device has been through.
+
+    Attributes:
+        times_s: When it failed, as far back as faults count together, since it last passed a test.
+        cool_down_s: How long its last quarantine was to last before its test; 0 where there was none that counts.
+        watched_until_s: A fault before this time quarantines it at once, for twice as long.
+    """
+
+    times_s: tuple[float, ...] = ()
+    cool_down_s: float = 0.0
+    watched_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +87,7 @@ class NodeRecord:
     lost_reason: str = ""
     next_port: int = 0
     troubles: Mapping[str, DeviceTrouble] = field(default_factory=dict)
+    faults: Mapping[str, DeviceFaults] = field(default_factory=dict)
 
     @property
     def takes_work(self) -> bool:
@@ -215,8 +246,8 @@ class JobRecord:
 class ClusterState:
     """All that decides what happens next. ``open_jobs`` are those that have not ended, in order of submission.
 
-    ``joined_at_s`` is when a node joined last; ``round_at_s`` when the policy's last round began; ``memory`` what the
-    policy wants to know in its next one.
+    ``joined_at_s`` is when a node joined last; ``next_test_s`` when the next quarantined device is due for its test;
+    ``round_at_s`` when the policy's last round began; ``memory`` what the policy wants to know in its next one.
     """
 
     config: MachineConfig = field(default_factory=MachineConfig)
@@ -231,6 +262,7 @@ class ClusterState:
     attempts: Mapping[str, AttemptRecord] = field(default_factory=dict)
     prices_per_hour: Mapping[str, float] = field(default_factory=dict)
     round_at_s: float | None = None
+    next_test_s: float | None = None
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def task(self, key: TaskKey) -> TaskRecord:

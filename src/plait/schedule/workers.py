@@ -7,9 +7,10 @@ from plait.schedule.attempts import NO_MEMORY, backoff_s, conclude, drop_workers
 from plait.schedule.capacity import could_hold
 from plait.schedule.commands import AbortCollectives, ResizeTask
 from plait.schedule.draft import Draft, with_note
-from plait.schedule.events import StepReported, WorkerExited, WorkerStarted
+from plait.schedule.events import LinkStalled, StepReported, WorkerExited, WorkerStarted
 from plait.schedule.phrases import of_workers
-from plait.schedule.state import AttemptRecord, DeviceTrouble, Outcome, Progress, WorkerRecord
+from plait.schedule.quarantine import blame
+from plait.schedule.state import AttemptRecord, Outcome, Progress, WorkerRecord
 from plait.spec.job import FailureCause
 
 SIGNAL_EXIT_CODE = 128
@@ -18,12 +19,17 @@ SIGNAL_EXIT_CODE = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Workers that are gone though nobody asked them to go, all for one cause."""
+    """Workers that are gone though nobody asked them to go, all for one cause.
+
+    ``devices`` are those that failed, where that is known; ``is_transient``: they may be as good as ever.
+    """
 
     worker_ids: tuple[str, ...]
     cause: FailureCause
     reason: str
     exit_code: int | None = None
+    devices: tuple[str, ...] = ()
+    is_transient: bool = False
 
 
 def started(draft: Draft, event: WorkerStarted) -> None:
@@ -56,6 +62,14 @@ def reported(draft: Draft, event: StepReported) -> None:
     _note_running(draft, attempt.id, has_stepped=True)
 
 
+def stalled(draft: Draft, event: LinkStalled) -> None:
+    """Keeps for people what held a step up."""
+    attempt = draft.state.attempts.get(event.attempt_id)
+    if attempt is not None and event.worker_id in attempt.workers:
+        kind = "a matter of a moment" if event.is_transient else "the network"
+        draft.put_attempt(with_note(attempt, f"{event.worker_id} was held up by {kind}: {event.reason}"))
+
+
 def exited(draft: Draft, event: WorkerExited) -> None:
     """Frees what the worker held and decides what its end means; a second report of the same end changes nothing."""
     attempt = draft.state.attempts.get(event.attempt_id)
@@ -68,7 +82,14 @@ def exited(draft: Draft, event: WorkerExited) -> None:
         return
     exit_code = event.exit_code or (SIGNAL_EXIT_CODE + event.signal if event.signal else None)
     reason = f"{event.worker_id} on {', '.join(worker.placement.device_ids)} {_story(event, cause)}"
-    loss = Loss(worker_ids=(event.worker_id,), cause=cause, reason=reason, exit_code=exit_code)
+    loss = Loss(
+        worker_ids=(event.worker_id,),
+        cause=cause,
+        reason=reason,
+        exit_code=exit_code,
+        devices=tuple(device for device in event.faulty_devices if device in worker.placement.device_ids),
+        is_transient=event.is_transient,
+    )
     lose_workers(draft, attempt.id, loss)
 
 
@@ -82,8 +103,8 @@ def lose_workers(draft: Draft, attempt_id: str, loss: Loss, *, still_there: bool
     lost = [attempt.workers[i] for i in loss.worker_ids]
     if loss.cause == "oom":
         _remember_memory(draft, attempt, lost)
-    if loss.cause == "device_fault" and draft.job_spec(attempt.task).failure.device_fault == "drop_device":
-        _quarantine(draft, attempt, lost, loss.reason)
+    if loss.cause == "device_fault":
+        loss = _blame(draft, attempt, lost, loss)
     if still_there:
         gone = {i: replace(attempt.workers[i], is_leaving=True) for i in loss.worker_ids}
         draft.put_attempt(replace(attempt, workers={**attempt.workers, **gone}))
@@ -180,13 +201,15 @@ def _note_running(draft: Draft, attempt_id: str, *, has_stepped: bool = False) -
         draft.put_task(replace(draft.task(attempt.task), state="running"))
 
 
-def _quarantine(draft: Draft, attempt: AttemptRecord, lost: list[WorkerRecord], reason: str) -> None:
-    for worker in lost:
-        record = draft.state.nodes.get(worker.placement.node)
-        if record is not None:
-            trouble = DeviceTrouble(state="quarantined", reason=f"{attempt.id}: {reason}")
-            new = {i: trouble for i in worker.placement.device_ids if i not in record.troubles}
-            draft.put_node(replace(record, troubles={**record.troubles, **new}))
+def _blame(draft: Draft, attempt: AttemptRecord, lost: list[WorkerRecord], loss: Loss) -> Loss:
+    """Books the fault on the devices; returns the loss with what followed, for people.
+
+    Where the job's rule is not to drop the device, one fault is no reason to take it from everybody else.
+    """
+    is_transient = loss.is_transient or draft.job_spec(attempt.task).failure.device_fault != "drop_device"
+    devices = loss.devices or tuple(device for worker in lost for device in worker.placement.device_ids)
+    told = blame(draft, devices, f"{attempt.id}: {loss.reason}", is_transient=is_transient)
+    return replace(loss, reason="; ".join((loss.reason, *told)))
 
 
 def _remember_memory(draft: Draft, attempt: AttemptRecord, lost: list[WorkerRecord]) -> None:

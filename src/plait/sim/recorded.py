@@ -14,7 +14,7 @@ from plait.controller.journal import RECORD, Record
 from plait.controller.store import SqliteStore
 from plait.errors import PlaitError
 from plait.schedule import machine
-from plait.schedule.commands import Command, ResizeTask, StartTask
+from plait.schedule.commands import Command, ResizeTask, StartTask, TestDevice
 from plait.schedule.events import Event, StepReported, WorkerExited, WorkerStarted
 from plait.schedule.policy import Policy
 from plait.schedule.state import ClusterState
@@ -182,6 +182,8 @@ def _told(event: Event) -> str:
 
 
 def _command(command: Command) -> str:
+    if isinstance(command, TestDevice):
+        return f"{command.kind} {command.device}"
     seats = []
     if isinstance(command, StartTask):
         seats = [f"{w.worker_id}@{','.join(w.device_ids)}" for w in command.placement.workers]

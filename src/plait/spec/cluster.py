@@ -68,10 +68,27 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """When a device that failed gets no work, and how it comes back.
+
+    A fault that evidence says is lasting quarantines at once, others do so once there were ``faults`` of them within
+    ``window_s``. After ``cool_down_s`` a test of at most ``test_limit_s`` decides; each further quarantine doubles the
+    time, up to ``longest_s``.
+    """
+
+    faults: int = 3
+    window_s: float = 3600.0
+    cool_down_s: float = 600.0
+    longest_s: float = 86400.0
+    test_limit_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The administrator's file: engine, policy, prices, store, and the nodes that are emulated if any.
 
-    ``racks`` lists the nodes of each rack; a node that is in none is a rack of its own.
+    ``racks`` lists the nodes of each rack; a node that is in none is a rack of its own. With ``drills`` people may have
+    faults done to running jobs.
     """
 
     engine: Literal["local", "slurm", "ray", "kubernetes"] = "local"
@@ -81,6 +98,8 @@ class Cluster:
     projects: tuple[Project, ...] = ()
     racks: tuple[tuple[str, tuple[str, ...]], ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    drills: bool = False
     store: str = "sqlite:///plait-state.db"
     listen: str = "127.0.0.1:9400"
     sample_interval_s: float = 5.0

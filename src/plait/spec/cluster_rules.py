@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from plait.spec.document import Quarantine
 from plait.spec.fields import check_time_of_day
 from plait.spec.job_rules import find, items, named, tell_repeats, text
 from plait.spec.tree import At, Report
-from plait.spec.units import shown
+from plait.spec.units import duration_text, parse_duration, shown
 from plait.words import did_you_mean
 
 POLICY_WEIGHTS: dict[str, tuple[str, ...]] = {
@@ -42,6 +43,7 @@ def check_cluster(root: At, report: Report) -> None:
     _windows(items(root, "price_windows"), report)
     _projects(items(root, "projects"), report)
     _racks(root, report)
+    _quarantine(root, report)
     tell_repeats(named(items(root, "reservations"), "name"), "the reservation name", report)
 
 
@@ -50,6 +52,19 @@ def _nodes(root: At, report: Report) -> None:
     engine, nodes = text(root, "engine"), find(root, "nodes")
     if nodes is not None and nodes.items() and engine in {"slurm", "ray", "kubernetes"}:
         report.add(nodes.place, nodes.path, f"only engine local emulates nodes; the engine is {engine}")
+
+
+def _quarantine(root: At, report: Report) -> None:
+    usual = Quarantine()
+    cool_at, longest_at = find(root, "quarantine", "cool_down"), find(root, "quarantine", "longest")
+    cool_down = cool_at.parsed(parse_duration) if cool_at is not None else usual.cool_down
+    longest = longest_at.parsed(parse_duration) if longest_at is not None else usual.longest
+    at = cool_at or longest_at
+    if at is None or cool_down is None or longest is None or cool_down <= longest:
+        return
+    left = duration_text(cool_down) + ("" if cool_at is not None else ", the default")
+    right = duration_text(longest) + ("" if longest_at is not None else ", the default")
+    report.add(at.place, at.path, f"cool_down ({left}) is more than longest ({right})")
 
 
 def _racks(root: At, report: Report) -> None:

@@ -55,6 +55,14 @@ def to_cluster(document: d.ClusterDocument) -> c.Cluster:
             )
             for one in document.reservations
         ),
+        quarantine=c.Quarantine(
+            faults=document.quarantine.faults,
+            window_s=document.quarantine.window,
+            cool_down_s=document.quarantine.cool_down,
+            longest_s=document.quarantine.longest,
+            test_limit_s=document.quarantine.test_limit,
+        ),
+        drills=document.drills,
         store=document.store,
         listen=document.monitor.listen,
         sample_interval_s=document.monitor.sample_interval,

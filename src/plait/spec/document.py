@@ -170,8 +170,8 @@ class PeerCopies(Document):
 class Checkpoint(Document):
     """Durable copies of the training state."""
 
-    interval: f.Duration = 300.0
-    """Time between two checkpoints."""
+    interval: f.Interval = 300.0
+    """Time between two checkpoints; ``auto`` follows what one costs and how often something fails."""
     url: f.CheckpointUrl
     """Where they lie: an object store or a directory."""
     async_: Annotated[bool, Field(alias="async")] = True
@@ -367,6 +367,21 @@ class Reservation(Document):
     """Devices that are kept, by accelerator type."""
 
 
+class Quarantine(Document):
+    """When a device that failed gets no work, and how it comes back."""
+
+    faults: Annotated[int, Field(ge=1, le=1000)] = 3
+    """So many faults within ``window`` quarantine a device; one that evidence says is lasting does so alone."""
+    window: f.Duration = 3600.0
+    """Faults further apart do not count together; so long after its test a device is watched."""
+    cool_down: f.Duration = 600.0
+    """Time before a quarantined device is tested; doubled after a test that failed and for a device that is watched."""
+    longest: f.Duration = 86400.0
+    """The longest time between two tests."""
+    test_limit: f.Duration = 60.0
+    """Time that a test may take; a device that gives no answer has failed it."""
+
+
 class ClusterDocument(Document):
     """A cluster: where devices come from, who decides, what they cost."""
 
@@ -386,6 +401,10 @@ class ClusterDocument(Document):
     """Nodes by rack; a node that is in none is a rack of its own."""
     reservations: list[Reservation] = Field(default_factory=list)
     """Devices kept for projects at times of the day."""
+    quarantine: Quarantine = Field(default_factory=Quarantine)
+    """When a device that failed gets no work, and how it comes back."""
+    drills: bool = False
+    """Whether ``plait inject`` may do faults to running jobs."""
     store: f.StoreUrl = "sqlite:///plait-state.db"
     """Where the controller keeps its state."""
     monitor: Monitor = Field(default_factory=Monitor)

@@ -114,6 +114,10 @@ class AgentLine:
             }
         )
 
+    def stalled(self, stall: Stall) -> None:
+        """Tells of a link that gave no answer for a while; the agent knows what its counters say."""
+        self._send({"kind": "stalled", "step": stall.step, "waited_s": round(stall.waited_s, 3), "reason": str(stall)})
+
     def close(self) -> None:
         """Hangs up."""
         with contextlib.suppress(OSError):
@@ -198,11 +202,18 @@ class Observers:
             self.timeline.write("membership", gap_s=gap, **self._change)
         self._change = None
 
+    def on_settled(self, step: int) -> None:
+        """What members owed after compression was sent with a step, before one left or the state was saved."""
+        if self.timeline is not None:
+            self.timeline.write("settled", step=step)
+
     def on_stall(self, stall: Stall | None) -> None:
         """A wait for others was far longer than usual, and links of this host were stuck."""
         if stall is None:
             return
         logger.warning("%s", stall)
+        if self.agent is not None:
+            self.agent.stalled(stall)
         if self.timeline is not None:
             self.timeline.write(
                 "stall",
