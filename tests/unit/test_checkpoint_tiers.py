@@ -19,18 +19,16 @@ from plait.train.checkpoint.commit import Lineage, Writer
 from plait.train.checkpoint.copies import (
     PeerHasNewer,
     PeerRefused,
-    Peers,
     copies_of,
     drop_copy,
     fetching,
-    peers_from_environment,
-    run_key,
     send_copy,
 )
 from plait.train.checkpoint.holder import Holder
 from plait.train.checkpoint.index import decoded
 from plait.train.checkpoint.local_tier import LocalTier
 from plait.train.checkpoint.nearest import Places, load_nearest
+from plait.train.checkpoint.peers import Peers, peer_environment, peers_from_environment, preferred, run_key
 from plait.train.checkpoint.repository import CheckpointFenced, Claim, Repository
 from plait.train.checkpoint.restore import filling, state_of
 from plait.train.checkpoint.stores import FileStore
@@ -377,3 +375,14 @@ def test_peers_of_the_environment() -> None:
     assert found.others == (("b", "[::1]:5"),)
     with pytest.raises(PlaitError, match="expected node@host:port"):
         peers_from_environment({"PLAIT_PEERS": "10.0.0.1:4000"})
+
+
+def test_all_workers_of_a_run_prefer_the_same_nodes() -> None:
+    addresses = {f"node{n}": f"10.0.0.{n}:4000" for n in range(20)}
+    assert preferred("job-1", addresses) == preferred("job-1", dict(reversed(addresses.items())))
+    assert len(preferred("job-1", addresses)) == 8
+    assert preferred("job-1", addresses) != preferred("job-2", addresses)
+    found = peers_from_environment(peer_environment("job-1", "node3", addresses, TOKEN))
+    assert found is not None
+    assert found.addresses == tuple(preferred("job-1", addresses))
+    assert (found.node, found.run, found.key) == ("node3", "job-1", run_key(TOKEN, "job-1"))

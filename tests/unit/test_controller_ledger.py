@@ -1,5 +1,6 @@
 """The ledger owes each agent exactly what the journal decided."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from plait.controller.journal import Record, Registration, Report, Submission
@@ -9,7 +10,8 @@ from plait.hardware.device import Device, Node
 from plait.schedule.commands import ResizeTask, StartTask, StopTask
 from plait.schedule.domain import Placement, TaskKey, WorkerPlacement
 from plait.schedule.events import JobSubmitted, NodeJoined, NodeLost, Tick, WorkerExited, WorkerStarted
-from plait.spec.job import Job, Task, WorkerRange
+from plait.spec.job import Checkpoint, Job, Task, WorkerRange
+from plait.train.checkpoint.peers import peers_from_environment, run_key
 from plait.wire import Codec
 
 ATTEMPT = "digits-1/train/1"
@@ -169,3 +171,18 @@ def test_a_joiner_meets_those_that_run_and_stay() -> None:
     environment = dict(start_message(joiner, JOB, ledger, Path("/state")).environment)
     assert environment["PLAIT_JOIN"] == "1"
     assert environment["PLAIT_SEEDS"] == "w1@127.0.0.1:21002"
+
+
+def test_only_jobs_that_ask_for_copies_are_told_where_they_go() -> None:
+    ledger = ledger_with(started(worker(0, "n0"), worker(1, "n1")))
+    order = ledger.order(ATTEMPT, "w0")
+    assert order is not None
+    copies = {"n0": "10.0.0.1:1", "n1": "10.0.0.2:2"}
+    plain = start_message(order, JOB, ledger, Path("/state"), b"token", copies=copies)
+    assert not any(name.startswith("PLAIT_PEERS") for name, _ in plain.environment)
+    wants = replace(JOB, checkpoint=Checkpoint(url="s3://b/x", peer_interval_s=60.0))
+    message = start_message(order, wants, ledger, Path("/state"), b"token", copies=copies)
+    peers = peers_from_environment(dict(message.environment))
+    assert peers is not None
+    assert peers.others == (("n1", "10.0.0.2:2"),)
+    assert (peers.run, peers.key) == ("digits-1", run_key(b"token", "digits-1"))

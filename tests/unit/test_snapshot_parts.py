@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.agent.holder import NodeHolder
 from plait.agent.saver import SAVER_VARIABLE, NodeSaver, wants_saver
+from plait.train.checkpoint.arena import Arena
+from plait.train.checkpoint.copies import copies_of, send_copy
 from plait.train.checkpoint.pace import SnapshotPace
+from plait.train.checkpoint.peers import Peers, run_key
 from plait.train.checkpoint.saver import receive, send, socket_address
 from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
 
@@ -112,3 +117,36 @@ def until_listening(probe: socket.socket, name: str) -> None:
             time.sleep(0.01)
         else:
             return
+
+
+def test_the_holder_of_a_node_starts_when_somebody_knocks(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n", encoding="utf-8")
+    node = NodeHolder("127.0.0.1", token, tmp_path)
+    peers = Peers(run="j", key=run_key(b"secret", "j"), node="a", addresses=(("b", node.address),))
+    arena = Arena({"x": torch.ones(1000)})
+    arena.snapshot({"x": torch.ones(1000)}, step=7, generation=1)
+    with ThreadPoolExecutor(max_workers=1) as sender:
+        try:
+            node.look()
+            assert node.pids == frozenset()
+            sending = sender.submit(send_copy, peers, node.address, arena.segment, 0, url="u", member="w0")
+            while not sending.done():
+                node.look()
+                wait([sending], timeout=0.05)
+            assert sending.result().step == 7
+            first = node.pids
+            assert len(first) == 1
+            assert [copy.step for copy in copies_of(peers, "u")] == [7]
+        finally:
+            asyncio.run(node.stop())
+    assert node.pids == frozenset()
+    assert copies_of(peers, "u") == []
+    arena.close()
+
+
+def test_a_node_without_a_token_takes_no_copies(tmp_path: Path) -> None:
+    assert NodeHolder("127.0.0.1", None, tmp_path).address == ""
+    elsewhere = NodeHolder("192.0.2.1", tmp_path / "token", tmp_path)  # no address of this machine
+    elsewhere.look()
+    assert (elsewhere.address, elsewhere.pids) == ("", frozenset())

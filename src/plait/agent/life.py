@@ -79,6 +79,7 @@ async def _live(setting: AgentSetting) -> int:
             incarnation=uuid.uuid4().hex,
             socket_path=path,
             frozen_limit_s=setting.frozen_limit_s,
+            token_file=setting.token_file,
         ),
         Reports(outbox, link),
     )

@@ -25,11 +25,15 @@ class KnownWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """The agent's first word. ``incarnation`` changes whenever the agent process is new."""
+    """The agent's first word. ``incarnation`` changes whenever the agent process is new.
+
+    ``copies`` is where this node takes copies of other nodes' snapshots, ``host:port``; empty where it takes none.
+    """
 
     token: str
     node: Node
     incarnation: str
+    copies: str = ""
     workers: tuple[KnownWorker, ...] = ()
     kind: Literal["register"] = "register"
 

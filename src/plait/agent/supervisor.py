@@ -12,6 +12,7 @@ from plait.agent.children import Children
 from plait.agent.device_tests import DeviceTests
 from plait.agent.environment import frozen_limit_s, interface_of, worker_environment
 from plait.agent.evidence import Witness
+from plait.agent.holder import NodeHolder
 from plait.agent.judge import Verdict, judge
 from plait.agent.messages import CheckDevice, KnownWorker, Register, StartWorker, StopWorker, TellLost, ToAgent
 from plait.agent.oom import OomCounter
@@ -42,6 +43,7 @@ class NodeSetting:
     incarnation: str
     socket_path: Path
     frozen_limit_s: float | None = None
+    token_file: Path | None = None
 
 
 class Supervisor:
@@ -53,6 +55,7 @@ class Supervisor:
         self._interface = interface_of(setting.node.address)
         self._oom = OomCounter()
         self._saver = NodeSaver(setting.state_directory)
+        self._holder = NodeHolder(setting.node.address, setting.token_file, setting.state_directory)
         self._workers: dict[WorkerKey, Worker] = {}
         self._children = Children()
         self._tests = DeviceTests(setting.node, setting.state_directory, self._children, reports)
@@ -73,6 +76,7 @@ class Supervisor:
             token=token,
             node=self._setting.node,
             incarnation=self._setting.incarnation,
+            copies=self._holder.address,
             workers=(*alive, *self._reports.ended()),
         )
 
@@ -223,7 +227,7 @@ class Supervisor:
 
     def _pids(self, without: Worker | None = None) -> frozenset[int]:
         workers = frozenset(worker.pid for worker in self._workers.values() if worker is not without)
-        return workers | self._saver.pids | self._children.pids
+        return workers | self._saver.pids | self._holder.pids | self._children.pids
 
     async def watch(self) -> None:
         """Looks after frozen workers, memory kills, held-back progress, links and strays, for ever."""
@@ -237,6 +241,7 @@ class Supervisor:
             for worker in tuple(self._workers.values()):
                 worker.look_whether_frozen(since_last_s)
             self._reports.flush_progress()
+            self._holder.look()
             looks += 1
             if looks % _LOOKS_PER_OOM_SAMPLE == 0:
                 self._oom.sample()
@@ -252,4 +257,5 @@ class Supervisor:
             self._idle.clear()
             await self._idle.wait()
         await self._saver.stop()
+        await self._holder.stop()
         kill_unowned(frozenset())

@@ -290,7 +290,8 @@ class Switchboard:
             self._send_stop(link, order.key, grace_s=order.stop.grace_s, reason=order.stop.reason)
             return
         job = self._writer.state.jobs[order.task.job_id].job
-        message = start_message(order, job, self._writer.ledger, self._state_directory, self._token)
+        copies = {node: other.copies for node, other in self.links.items() if other.copies}
+        message = start_message(order, job, self._writer.ledger, self._state_directory, self._token, copies=copies)
         with contextlib.suppress(OSError):  # a worker that needs it says so better than the controller could
             run_directory(self._state_directory, order.task.job_id).mkdir(parents=True, exist_ok=True)
         link.sent_s[order.key] = asyncio.get_running_loop().time()

@@ -23,6 +23,7 @@ class Link:
     def __init__(self, register: Register, writer: asyncio.StreamWriter, now_s: float) -> None:
         self.node = register.node
         self.incarnation = register.incarnation
+        self.copies = register.copies
         self.known: dict[tuple[str, str], KnownWorker] = {
             (worker.attempt_id, worker.worker_id): worker for worker in register.workers
         }

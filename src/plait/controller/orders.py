@@ -1,12 +1,15 @@
 """From an order of the ledger to the message that an agent gets: command, directories, environment."""
 
 import hmac
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from plait.agent.messages import StartWorker
 from plait.controller.ledger import Ledger, Order
 from plait.schedule.domain import WorkerPlacement
 from plait.spec.job import Job, Task
+from plait.train.checkpoint.peers import peer_environment
 from plait.wire import Codec
 
 _JOB: Codec[Job] = Codec(Job)
@@ -28,8 +31,16 @@ def log_directory(state_directory: Path, attempt_id: str) -> Path:
     return job_directory(state_directory, job_id) / "logs" / task / number
 
 
-def start_message(order: Order, job: Job, ledger: Ledger, state_directory: Path, token: bytes = b"") -> StartWorker:
-    """Returns the message that starts this worker.
+def start_message(
+    order: Order,
+    job: Job,
+    ledger: Ledger,
+    state_directory: Path,
+    token: bytes = b"",
+    *,
+    copies: Mapping[str, str] = MappingProxyType({}),
+) -> StartWorker:
+    """Returns the message that starts this worker; ``copies`` says where nodes take copies of snapshots.
 
     The word by which the workers of an attempt know one another follows from the controller's token, so it is the same
     after a restart and never written down.
@@ -46,10 +57,17 @@ def start_message(order: Order, job: Job, ledger: Ledger, state_directory: Path,
         environment=(
             *worker_environment(order, job, ledger, state_directory).items(),
             ("PLAIT_SECRET", hmac.new(token, order.attempt_id.encode(), "sha256").hexdigest()),
+            *_peers(order, job, token, copies).items(),
         ),
         device_ids=order.worker.device_ids,
         log_directory=str(log_directory(state_directory, order.attempt_id)),
     )
+
+
+def _peers(order: Order, job: Job, token: bytes, copies: Mapping[str, str]) -> dict[str, str]:
+    if job.checkpoint is None or job.checkpoint.peer_interval_s is None:
+        return {}
+    return peer_environment(order.task.job_id, order.worker.node, copies, token)
 
 
 def worker_environment(order: Order, job: Job, ledger: Ledger, state_directory: Path) -> dict[str, str]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from plait.errors import PlaitError
 from plait.train.checkpoint.commit import Retention
-from plait.train.checkpoint.copies import PeerHasNewer, PeerRefused, Peers, drop_copy, send_copy
+from plait.train.checkpoint.copies import PeerHasNewer, PeerRefused, drop_copy, send_copy
 from plait.train.checkpoint.index import decoded
 from plait.train.checkpoint.local_tier import LocalTier
+from plait.train.checkpoint.peers import Peers
 from plait.train.checkpoint.repository import CheckpointFenced, Claim, Repository
 from plait.train.checkpoint.segment import Segment, SlotRecord
 from plait.train.checkpoint.stores import StoreFailed, StoreRefused, open_store

@@ -10,7 +10,6 @@ import contextlib
 import hmac
 import json
 import logging
-import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
@@ -23,17 +22,11 @@ from plait.errors import PlaitError
 from plait.train.checkpoint.blocks import BlockHasher, BlockTable
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.index import Index, decoded
+from plait.train.checkpoint.peers import Peers
 from plait.train.checkpoint.reading import Take, hand_over
 from plait.train.checkpoint.segment import Segment, SlotRecord
 
 _log = logging.getLogger(__name__)
-
-PEERS_VARIABLE = "PLAIT_PEERS"
-"""Tells a worker which nodes may hold copies of its snapshots: ``node@host:port,...``, in order of preference."""
-
-KEY_VARIABLE = "PLAIT_PEERS_KEY"
-NODE_VARIABLE = "PLAIT_NODE"
-RUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 
 CONNECT_TIMEOUT_S = 3.0
 TRANSFER_TIMEOUT_S = 30.0
@@ -45,51 +38,6 @@ _CHUNK_BYTES = 4 * 2**20
 
 class PeerRefused(PlaitError):
     """The other node does not take or give this; the message says why."""
-
-
-def run_key(token: bytes, run: str) -> str:
-    """Returns by what a run and the holders of its copies know each other; it follows from the cluster's token."""
-    return hmac.new(token, f"copies/{run}".encode(), "sha256").hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
-    """The nodes that may hold copies of a run's snapshots."""
-
-    run: str
-    key: str
-    node: str
-    """The node of this process; its own memory is no safe place for its copies, but may hold those of another."""
-    addresses: tuple[tuple[str, str], ...]
-    """(node, host:port), in order of preference."""
-
-    @property
-    def others(self) -> tuple[tuple[str, str], ...]:
-        """Those on other nodes."""
-        return tuple(pair for pair in self.addresses if pair[0] != self.node)
-
-
-def peers_from_environment(environment: Mapping[str, str] | None = None) -> Peers | None:
-    """Returns the peers that a worker was told of, None where there are none.
-
-    Raises:
-        PlaitError: The variable is malformed.
-    """
-    env = os.environ if environment is None else environment
-    pairs = []
-    for part in filter(None, env.get(PEERS_VARIABLE, "").split(",")):
-        node, at, address = part.partition("@")
-        if not at or not address.rpartition(":")[2].isdecimal():
-            raise PlaitError(f"{PEERS_VARIABLE} has {part!r}; expected node@host:port")
-        pairs.append((node, address))
-    if not pairs:
-        return None
-    return Peers(
-        run=env.get(RUN_VARIABLE, ""),
-        key=env.get(KEY_VARIABLE, ""),
-        node=env.get(NODE_VARIABLE, ""),
-        addresses=tuple(pairs),
-    )
 
 
 class PeerHasNewer(PeerRefused):

@@ -30,9 +30,9 @@ from plait.train.checkpoint.copies import (
     proof,
     receive_into,
     receive_line,
-    run_key,
     send_line,
 )
+from plait.train.checkpoint.peers import run_key
 from plait.train.checkpoint.segment import Segment, SegmentUnusable, SlotRecord, pages
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ from typing import Any
 from plait.train.checkpoint.catalogue import UNREADABLE, Catalogue
 from plait.train.checkpoint.checkpointer import CheckpointDamaged, LoadedCheckpoint
 from plait.train.checkpoint.commit import CommitName, Lineage
-from plait.train.checkpoint.copies import Copy, Peers, copies_of, fetching
+from plait.train.checkpoint.copies import Copy, copies_of, fetching
 from plait.train.checkpoint.local_tier import LocalTier
+from plait.train.checkpoint.peers import Peers
 from plait.train.checkpoint.restore import filling, read_state, snapshot_state, state_of
 from plait.train.checkpoint.segment import Segment
 

@@ -18,9 +18,9 @@ from plait.spec.job import Checkpoint
 from plait.train.checkpoint.arena import Arena, LayoutChanged
 from plait.train.checkpoint.checkpointer import LoadedCheckpoint
 from plait.train.checkpoint.commit import Retention
-from plait.train.checkpoint.copies import Peers, peers_from_environment
 from plait.train.checkpoint.local_tier import LocalTier
 from plait.train.checkpoint.nearest import Places, load_nearest
+from plait.train.checkpoint.peers import Peers, peers_from_environment
 from plait.train.checkpoint.repository import CheckpointFenced, Repository
 from plait.train.checkpoint.saver import receive, send, socket_address
 from plait.train.checkpoint.segment import Segment, SegmentUnusable
