@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from plait.train.collectives.exchange import SumExchange
 from plait.train.ddp import layout_of, wrapped_alone
-from plait.train.engine import EngineConfig, StepEngine
+from plait.train.engine import StepEngine
 from plait.train.faults import FaultInjector
 from plait.train.loop import CommittingOptimizer, ShareLoader
 from plait.train.norm import GhostStatistics
 from plait.train.observers import Observers
 from plait.train.replica import Replica
+from plait.train.telling import EngineConfig
 from plait.train.work import DataPlan
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}

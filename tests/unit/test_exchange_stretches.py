@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plait.train.collectives.exchange import FixedExchange, GradientsChanged, SumExchange
+from plait.train.collectives.exchange import SumExchange
+from plait.train.collectives.fixed import FixedExchange
 from plait.train.collectives.layout import FIRST_BUCKET_BYTES, FlatLayout, lay_out
+from plait.train.collectives.samples import GradientsChanged
 from plait.train.ddp import layout_of, wrapped_alone
 
 

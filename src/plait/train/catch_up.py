@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from plait.errors import MembershipLost
-from plait.train.collectives.exchange import Exchange, FixedExchange
+from plait.train.collectives.exchange import Exchange
+from plait.train.collectives.fixed import FixedExchange
 from plait.train.replica import Extras, Replica
 from plait.train.transfer import Fetch
 from plait.train.vote import Vote

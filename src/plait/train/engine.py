@@ -7,11 +7,9 @@ The loop of a step::
                               +-- extra share re-dealt <- regroup (a member was lost, joined, or an exchange broke)
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,12 +18,14 @@ import torch
 from plait.train import balance, fusing
 from plait.train.bitwise import Verdict
 from plait.train.catch_up import CatchUp
-from plait.train.collectives.exchange import Exchange, FixedExchange, Group
+from plait.train.collectives.exchange import Exchange
+from plait.train.collectives.fixed import FixedExchange
+from plait.train.collectives.wire_protocol import Group
 from plait.train.faults import FaultInjector
 from plait.train.fusing import Fusing
 from plait.train.learning_rate import group_squares
 from plait.train.membership.link import WardenLink, Warned
-from plait.train.observers import Observers, StepFacts
+from plait.train.observers import Observers
 from plait.train.optimizers import OneBitAdam
 from plait.train.regroup import Regroup
 from plait.train.replica import Extras, Planned, Replica
@@ -33,34 +33,13 @@ from plait.train.retreat import DoesNotFit
 from plait.train.share import Share, shares_of_step, with_samples
 from plait.train.stalls import StallWatch
 from plait.train.sync_norm import StepSums
+from plait.train.telling import EngineConfig, ballot_of, facts_of
 from plait.train.transfer import StateServer
-from plait.train.vote import Ballot, Vote, cast, read
-from plait.train.work import DataPlan, deal
+from plait.train.vote import Vote, cast, read
+from plait.train.work import deal
 
 _PATIENCE = timedelta(milliseconds=10)
 """How long a wait for peers goes on before the membership is looked at again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """What does not change during a run."""
-
-    me: str
-    plan: DataPlan
-    total_steps: int
-    contract: tuple[tuple[str, str], ...]
-    accelerator_type: str
-    secret: str = ""
-    split: str = "by_throughput"
-    forced_split: Mapping[str, int] | None = None
-    max_fused: int | None = None
-    most: int | None = None
-    exchange_timeout_s: float = 60.0
-    duty_ratio: float = 1.0
-    joins: bool = False
-    """Whether this member joins a group that already runs."""
-    scales_backward: bool = False
-    """Whether this device's gradients come multiplied by the global scale."""
 
 
 class StepEngine:
@@ -98,6 +77,8 @@ class StepEngine:
         self.read_ahead: Callable[[int, tuple[int, ...]], None] | None = None
         self.begin_passes_anew: Callable[[], None] = lambda: None
         """Readies the model for a forward pass after one that broke."""
+        self.wants_settled: Callable[[], bool] = lambda: False
+        """Whether the next step should send what members owe, since this member is about to save the state."""
         self._sent_extras = Extras()
         self._extra_works: list[Any] = []
         self._chunk_s = 0.0
@@ -390,38 +371,26 @@ class StepEngine:
 
     def _vote(self, share: Share, *, found_inf: bool) -> Vote:
         found_inf = found_inf or (self.replica.uses_scale and self.exchange.has_bad_values())
-        optimizer = self.replica.optimizer
-        ballot = Ballot(
-            step=self.step,
-            plan_hash=self._plan_hash(),
-            count=share.count,
-            found_inf=found_inf,
-            loss_sum=share.loss_sum if share.count else 0.0,
-            compute_us=share.compute_us,
-            micro_batches=len(share.run),
-            is_ready=not self.is_shadow,
-            most=self.most,
-            wants_freeze=isinstance(optimizer, OneBitAdam) and optimizer.wants_freeze and not self.is_shadow,
-        )
+        ballot = ballot_of(self, share, found_inf=found_inf)
         members, group = self.standing.members, self.standing.group
         values = cast(ballot, members.index(self.config.me), len(members))
         if group is not None and group.size > 1:
             self.wait_for([group.all_reduce(values)])
         return read(values.tolist(), members, ballot)
 
-    def _plan_hash(self) -> int:
-        """A number that differs where members disagree on the generation."""
-        text = f"{self.standing.generation} {self.standing.members}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
-
     def commit(self, vote: Vote) -> None:
         """Applies a committed step, or keeps it for when this member has its state."""
         self.last_vote = vote
         self.standing.on_commit(vote)
         share, self.share, self.held = self.share, None, False
+        settles = self.exchange.settles
         self.exchange.commit()
+        if settles and not self.exchange.settles:
+            self.observers.on_settled(vote.step)
         if vote.freezes:
             self.exchange.freeze()
+        if vote.settles:
+            self.exchange.settle()
         if self.catch_up is not None:
             self.catch_up.keep(self.exchange, self._sent_extras, vote)
             return
@@ -429,7 +398,8 @@ class StepEngine:
         assert share is not None
         if self.config.plan.is_full(vote.step):
             self.fusing = fusing.observe(self.fusing, len(share.run), share.compute_us / 1e6)
-        self._tell_step(vote, share)
+        self.observers.on_step(facts_of(self, vote, share))
+        self.standing.on_resumed()
 
     def _apply(self, vote: Vote, extras: Extras) -> None:
         plan = self.config.plan
@@ -444,25 +414,6 @@ class StepEngine:
         decision = balance.plan(self.replica.balancer, sorted(vote.ready), plan.micro_batches, vote.caps)
         self.replica.balancer = decision.state
         self.replica.planned = Planned(decision.split.as_dict(), decision.reason)
-
-    def _tell_step(self, vote: Vote, share: Share) -> None:
-        step = vote.step
-        sizes = self.config.plan.counts(step)
-        now_s = time.monotonic()
-        facts = StepFacts(
-            step=step,
-            total_steps=self.config.total_steps,
-            loss=vote.loss,
-            samples=self.config.plan.step_size(step),
-            step_s=now_s - share.begun_s,
-            generation=self.standing.generation,
-            members=vote.members,
-            counts={m: sum(sizes[k] for k in ks) for m, ks in share.assigned.items()},
-            types=self.standing.types,
-            reason=self.reason,
-        )
-        self.observers.on_step(facts)
-        self.standing.on_resumed()
 
     def settle(self) -> None:
         """Takes over the state once it has arrived and catches up on what was committed meanwhile."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from plait.errors import PlaitError
-from plait.train.collectives.exchange import GradientsChanged
+from plait.train.collectives.samples import GradientsChanged
 from plait.train.engine import StepEngine
 from plait.train.work import rng_key
 

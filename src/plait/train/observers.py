@@ -182,7 +182,7 @@ class Observers:
         """The group has changed; written down when work has gone on, with the gap."""
         reasons = [f"{name} is gone: {why}" for name, why in lost.items()]
         reasons += [f"{', '.join(joined)} joined"] if joined else []
-        before = self._change or {"lost": [], "joined": [], "reason": ""}
+        before = self._change or {"lost": [], "joined": [], "reason": "", "known_at": round(time.time(), 4)}
         reason = "; ".join(filter(None, [before["reason"], *reasons]))
         self._change = {
             "step": step,
@@ -191,6 +191,7 @@ class Observers:
             "lost": [*before["lost"], *lost],
             "joined": [*before["joined"], *joined],
             "reason": reason or "the exchange was begun again",
+            "known_at": before["known_at"],
         }
         if self.timeline is not None and not self._change["lost"] and not before["reason"]:
             self.on_resumed(None)

@@ -1,6 +1,7 @@
 """A member's standing in its group, and how it gets from one generation to the next."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,9 @@ from torch import Tensor
 from plait.errors import ContractMismatch, MembershipLost
 from plait.train.bitwise import FixedPointScale
 from plait.train.catch_up import CatchUp
-from plait.train.collectives.exchange import FixedExchange
+from plait.train.collectives.fixed import FixedExchange
 from plait.train.collectives.gloo import GlooGroup
+from plait.train.collectives.routes import Routes
 from plait.train.membership.link import NewGeneration, WardenLink, Warned
 from plait.train.membership.outcome import Outcome, decide
 from plait.train.membership.speech import Report
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 MOST_BREAKS = 20
 """Exchanges of one step that may break without a member being lost before the error is passed on."""
+
+MOST_SETTLING_S = 10.0
+"""How long a member that was asked to leave stays for a step that sends what it owes."""
 
 
 class Left(Exception):
@@ -54,8 +59,10 @@ class Regroup:
         self.group: GlooGroup | SoloGroup | None = SoloGroup()
         self.shadows: frozenset[str] = frozenset()
         self.types: dict[str, str] = {config.me: config.accelerator_type}
+        self.islands: dict[str, str] = {config.me: config.island}
         self.caps: dict[str, int | None] = {config.me: config.most}
         self.wants_to_leave = False
+        self._leave_by_s = math.inf
         self._fresh = link is not None
         self._breaks = 0
         self._break_s: float | None = None
@@ -65,12 +72,19 @@ class Regroup:
     def must_stop(self) -> bool:
         """Whether the group is about to change, or this member is to leave."""
         if self._link is None:
-            return self.wants_to_leave
+            return self._leaves_now
         self._link.pump()
-        return self._link.stop_asked or self.wants_to_leave
+        return self._link.stop_asked or self._leaves_now
+
+    @property
+    def _leaves_now(self) -> bool:
+        """Whether this member is to leave and has sent what it owes, or cannot wait for that any longer."""
+        return self.wants_to_leave and (not self._engine.exchange.owes or time.monotonic() > self._leave_by_s)
 
     def ask_to_leave(self) -> None:
         """Makes this member leave at its next safe point; may be called from any thread."""
+        if not self.wants_to_leave:
+            self._leave_by_s = time.monotonic() + MOST_SETTLING_S
         self.wants_to_leave = True
 
     def progress(self, phase: str) -> None:
@@ -85,8 +99,8 @@ class Regroup:
         self.caps = vote.caps
 
     def on_resumed(self) -> None:
-        """Work has gone on: a break, if there was one, is over."""
-        if self._break_s is not None:
+        """Work has gone on: a break, if there was one, is over. A held step that is applied in between ends none."""
+        if self._break_s is not None and self.group is not None:
             self._engine.observers.on_resumed(time.monotonic() - self._break_s)
             self._break_s = None
 
@@ -110,15 +124,15 @@ class Regroup:
             MembershipLost: the group goes on without this member, or exchanges keep breaking.
             Left: this member has left as it was asked to.
         """
-        if self._link is None and self.wants_to_leave:
+        if self._link is None and self._leaves_now:
             raise Left
         if self._link is None:
             raise error or MembershipLost("a session of one process cannot lose members")
         if self._break_s is None:
             self._break_s = time.monotonic()
-        broke = self.group is not None and not self._link.stop_asked and not self.wants_to_leave
+        broke = self.group is not None and not self._link.stop_asked and not self._leaves_now
         self._abandon()
-        if self.wants_to_leave:
+        if self._leaves_now:
             self._link.leave(self._report())
         elif broke:
             if error is not None:
@@ -139,6 +153,7 @@ class Regroup:
         if self._link is None:
             return
         self.wants_to_leave = True
+        self._leave_by_s = -math.inf
         try:
             self.change(None)
         except Left:
@@ -170,9 +185,11 @@ class Regroup:
             "contract": engine.config.contract,
             "state": self._server.address if self._server is not None else "",
             "type": engine.config.accelerator_type,
+            "island": engine.config.island or (self._link.address.rsplit(":", 1)[0] if self._link is not None else ""),
             "shadows": sorted(self.shadows),
             "most": engine.most,
             "frozen": exchange.is_frozen,
+            "settles": exchange.settles,
             "redone": engine.redone,
             "fixed": exchange.scale.max_abs if isinstance(exchange, FixedExchange) else None,
         }
@@ -205,7 +222,7 @@ class Regroup:
                 self._count_break(error)
                 self._link.failed(self._report())
             else:
-                if not self.wants_to_leave:
+                if not self._leaves_now:
                     return
                 self._abandon()
                 self._link.leave(self._report())
@@ -222,6 +239,7 @@ class Regroup:
         self.members, self.generation = new.members, str(new.ballot)
         engine.stalls.addresses = {m: a for m, a in new.addresses.items() if m != me}
         self.types = {m: payloads[m]["type"] for m in new.members}
+        self.islands = {m: payloads[m]["island"] for m in new.members}
         self.caps = {m: payloads[m]["most"] for m in new.members}
         known = {m for p in payloads.values() if not p["fresh"] for m in p["shadows"]}
         shadows = set[str]() if is_first else (known | set(outcome.fetch)) & set(new.members)
@@ -231,8 +249,11 @@ class Regroup:
             fetch = Fetch(payloads[outcome.donor]["state"], self.generation, engine.config.secret)
             engine.catch_up = CatchUp(fetch, outcome.step)
             self._take_scale(outcome.step, new, payloads)
-            if any(payloads[m]["frozen"] for m in new.members if new.reports[m].applied == outcome.step):
+            current = [payloads[m] for m in new.members if new.reports[m].applied == outcome.step]
+            if any(payload["frozen"] for payload in current):
                 engine.exchange.freeze()
+            if any(payload["settles"] for payload in current):
+                engine.exchange.settle()
         self._share_again(outcome, new, payloads)
         if outcome.donor == me and self._server is not None:
             self._server.publish(self.generation, engine.replica.state(engine.exchange))
@@ -261,7 +282,8 @@ class Regroup:
             self.group = SoloGroup()
             return
         timeout_s = self._engine.config.exchange_timeout_s
-        self.group = GlooGroup.build(self._link, self.generation, self.members, timeout_s)
+        routes = Routes([self.islands[member] for member in self.members])
+        self.group = GlooGroup.build(self._link, self.generation, self.members, routes, timeout_s)
 
     def _check_contract(self, members: tuple[str, ...], payloads: Mapping[str, Any], fresh: frozenset[str]) -> None:
         """Refuses a group in which gradients would not fit together, before anything is exchanged."""

@@ -12,7 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from plait.errors import PlaitError
 from plait.train.balance import BalancerState
 from plait.train.bitwise import FixedPointScale
-from plait.train.collectives.exchange import Exchange, FixedExchange
+from plait.train.collectives.exchange import Exchange
+from plait.train.collectives.fixed import FixedExchange
 from plait.train.learning_rate import AdaScale, Rule, batch_factor, group_squares, scaled_learning_rates
 from plait.train.norm import GhostStatistics
 from plait.train.retreat import update_in_memory

@@ -2,13 +2,12 @@
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +17,15 @@ from torch.utils.data import Dataset, default_collate
 from plait.errors import PlaitError
 from plait.hardware.catalog import UnknownAccelerator, capability
 from plait.spec.job import Checkpoint, PrecisionPlan
-from plait.train.checkpoint.pace import SnapshotPace
-from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
-from plait.train.collectives.exchange import Exchange, FixedExchange, SumExchange
-from plait.train.collectives.layout import FlatLayout
+from plait.train.collectives.exchange import Exchange
 from plait.train.ddp import begin_anew, layout_of, local_device, wrapped_alone
-from plait.train.engine import EngineConfig, StepEngine
+from plait.train.engine import StepEngine
 from plait.train.exits import exit_codes
 from plait.train.faults import FaultInjector
 from plait.train.loop import CommittingOptimizer, GlobalStep, ShareLoader
+from plait.train.making import BatchNormKind, contract, converted, data_plan, exchange_of, replica_of
 from plait.train.membership.link import WardenLink
 from plait.train.membership.warden import WardenConfig
-from plait.train.norm import Exchange as NormExchange
-from plait.train.norm import GhostStatistics, convert
 from plait.train.notice import heed_notice
 from plait.train.observers import Observers, StepFacts
 from plait.train.operators.swap import swap_in_forward
@@ -40,6 +35,7 @@ from plait.train.regroup import Left
 from plait.train.rendezvous import complete_place, trade_addresses
 from plait.train.replica import Replica
 from plait.train.retreat import fits
+from plait.train.saving import Saving
 from plait.train.scaling import autocast_forward, set_tf32
 from plait.train.settings import (
     Place,
@@ -51,16 +47,14 @@ from plait.train.settings import (
     place_from_environment,
     units_of,
 )
-from plait.train.sync_norm import StepSums, check_settings
+from plait.train.telling import EngineConfig
 from plait.train.transfer import StateServer
 from plait.train.wiring import wire_of
 from plait.train.work import DataPlan
 
 logger = logging.getLogger("plait")
 
-_WIRE_TYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _START_TIMEOUT_S = 60.0
-BatchNormKind = Literal["ghost", "sync", "keep"]
 
 
 @contextmanager
@@ -134,7 +128,7 @@ def session(
             yield opened
         except Left:
             logger.info("%s has left the group", opened.member)
-            opened._save_if_due(force=True)  # noqa: SLF001 - if all leave, this is where the run goes on later
+            opened._save(opened._prepared, force=True)  # noqa: SLF001 - if all leave, the run goes on from here
             raise SystemExit(0) from None
 
 
@@ -153,9 +147,7 @@ class Session:
         self._server: StateServer | None = None
         self._engine: StepEngine | None = None
         self._observers: Observers | None = None
-        self._saver: SnapshotCheckpointer | None = None
-        self._pace = SnapshotPace()
-        self._last_save_s = time.monotonic()
+        self._saving: Saving | None = None
         self._loader: ShareLoader | None = None
         self._undo_autocast: Callable[[], None] = lambda: None
         self._undo_operators: Callable[[], None] = lambda: None
@@ -180,14 +172,14 @@ class Session:
         try:
             if self._engine is not None and kind is None:
                 self._depart(self._engine)
-            if self._saver is not None:
-                self._saver.wait()
+            if self._saving is not None:
+                self._saving.wait()
         finally:
             self._close()
 
     def _depart(self, engine: StepEngine) -> None:
         if engine.is_finished:
-            self._save_if_due(force=True)
+            self._save(engine, force=True)
             engine.standing.finish()
         else:
             engine.standing.leave()
@@ -202,8 +194,8 @@ class Session:
             self._server.close()
         if self._observers is not None:
             self._observers.close()
-        if self._saver is not None:
-            self._saver.close()
+        if self._saving is not None:
+            self._saving.close()
 
     # What users ask
 
@@ -356,22 +348,32 @@ class Session:
         """
         if self._engine is not None:
             raise PlaitError("this session has a model already; open another session for another model")
-        plan = self._data_plan(dataset, shuffle=shuffle)
+        plan = data_plan(dataset, self.settings, shuffle=shuffle)
         total = steps if steps is not None else epochs * plan.steps_per_epoch
         model = model.to(self.device)
-        model, sums = self._converted(model, batch_norm)
-        replica = self._replica(model, optimizer, scheduler, clip_grad_norm)
+        model, sums = converted(model, batch_norm, self.settings)
+        replica = replica_of(
+            model,
+            optimizer,
+            scheduler,
+            self.settings,
+            clip_grad_norm=clip_grad_norm,
+            before_step=self._before_step,
+        )
         replica.sums = sums
         layout, parameters = layout_of(model, self.settings.bucket_bytes)
-        exchange = self._exchange(layout, parameters, plan)
+        exchange = exchange_of(layout, parameters, plan, self.settings)
         self._undo_operators = self._swap_operators(model)
         self._undo_autocast = autocast_forward(model, self.compute, self.device.type, lambda: replica.scale.scale)
         wrapped = wrapped_alone(model, exchange, find_unused_parameters)
-        self._restore(replica, exchange)
+        if self.settings.checkpoint is not None:
+            self._saving = Saving(self.settings.checkpoint, self.member)
+            self._saving.restore(replica, exchange, joins=self.place.joins)
         compression = wire_of(self.settings, replica, exchange, layout, parameters)
         self._connect(replica.step)
-        contract = (*self._contract(layout, plan, total), ("batch_norm", batch_norm), ("compression", compression))
-        self._engine = self._make_engine(plan, total, contract, replica, exchange)
+        same = contract(layout, plan, total, self.settings)
+        same = (*same, ("batch_norm", batch_norm), ("compression", compression))
+        self._engine = self._make_engine(plan, total, same, replica, exchange)
         self._engine.standing.form()
         self._undo_notice = heed_notice(self.member, self._engine.standing.ask_to_leave)
         self._engine.begin_passes_anew = partial(begin_anew, wrapped, exchange)
@@ -385,92 +387,6 @@ class Session:
         for reason in reasons:
             logger.info("%s", reason)
         return undo
-
-    def _converted(self, model: nn.Module, kind: BatchNormKind) -> tuple[nn.Module, StepSums | None]:
-        """Returns the model with its BatchNorm layers replaced, and where sync layers get their sums from."""
-        if kind == "keep":
-            return model, None
-        if kind == "ghost":
-            return convert(model, "ghost"), None
-        check_settings(bitwise=self.settings.bitwise, max_fused=self.settings.max_fused)
-        exchange = NormExchange()
-        return convert(model, "sync", exchange), StepSums(exchange)
-
-    def _data_plan(self, dataset: Dataset[Any], *, shuffle: bool) -> DataPlan:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise PlaitError(
-                f"the data set is a {type(dataset).__name__}; Plait deals samples by number and needs a map-style"
-                " data set with __len__ and __getitem__"
-            )
-        return DataPlan(
-            num_samples=len(dataset),
-            global_batch=self.settings.global_batch_size,
-            micro_batches=self.settings.micro_batches,
-            seed=self.settings.seed,
-            shuffle=shuffle,
-        )
-
-    def _replica(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        scheduler: LRScheduler | None,
-        clip_grad_norm: float | None,
-    ) -> Replica:
-        base = self.settings.base_batch_size or self.settings.global_batch_size
-        plan = self.settings.precision
-        return Replica(
-            model=model,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            ghosts=GhostStatistics(model),
-            rule=self.settings.learning_rate,
-            batch_ratio=self.settings.global_batch_size / base,
-            clip_grad_norm=clip_grad_norm,
-            uses_scale="fp16" in {plan.global_precision, *(entry.precision for entry in plan.device_specific)},
-            before_step=self._before_step,
-        )
-
-    def _exchange(self, layout: FlatLayout, parameters: Sequence[nn.Parameter], plan: DataPlan) -> Exchange:
-        if self.settings.bitwise:
-            return FixedExchange(parameters, plan.micro_batches)
-        wire = _WIRE_TYPES[self.settings.precision.reduce]
-        if wire is torch.float32 and torch.float64 in layout.dtypes:
-            wire = torch.float64
-        return SumExchange(layout, parameters, wire)
-
-    def _contract(self, layout: FlatLayout, plan: DataPlan, total: int) -> tuple[tuple[str, str], ...]:
-        fields = {
-            "torch version": torch.__version__.partition("+")[0],
-            "parameters": f"{len(layout.names)} tensors, {layout.digest()}",
-            "gradient layout": f"{len(layout.stretches)} stretches of at most {self.settings.bucket_bytes} bytes",
-            "precision.reduce": self.settings.precision.reduce,
-            "bitwise": str(self.settings.bitwise),
-            "global batch size": str(plan.global_batch),
-            "micro_batches": str(plan.micro_batches),
-            "seed": str(plan.seed),
-            "samples in the data set": str(plan.num_samples),
-            "shuffle": str(plan.shuffle),
-            "total steps": str(total),
-            "split": self.settings.split,
-            "learning rate rule": self.settings.learning_rate,
-        }
-        return tuple(fields.items())
-
-    def _restore(self, replica: Replica, exchange: Exchange) -> None:
-        wanted = self.settings.checkpoint
-        if wanted is None:
-            return
-        self._saver = SnapshotCheckpointer(SnapshotSettings(url=wanted.url, keep=wanted.keep), member=self.member)
-        if self.place.joins:
-            self._saver.release()  # the state comes from the group, whose checkpoints go on to count
-            return
-        found = self._saver.load(into=replica.state(exchange))
-        if found is not None:
-            for text in found.skipped:
-                logger.warning("%s", text)
-            replica.load(found.state, exchange)
-            logger.info("resumed from the checkpoint of step %d in %s", found.step, wanted.url)
 
     def _connect(self, step: int) -> None:
         place = self.place
@@ -499,7 +415,7 @@ class Session:
         self,
         plan: DataPlan,
         total: int,
-        contract: tuple[tuple[str, str], ...],
+        same: tuple[tuple[str, str], ...],
         replica: Replica,
         exchange: Exchange,
     ) -> StepEngine:
@@ -508,8 +424,9 @@ class Session:
             me=place.me,
             plan=plan,
             total_steps=total,
-            contract=contract,
+            contract=same,
             accelerator_type=place.accelerator_type,
+            island=place.island,
             secret=place.secret,
             split=self.settings.split,
             forced_split=place.forced_split,
@@ -523,7 +440,9 @@ class Session:
         observers = self._observing()
         faults = FaultInjector(place.me, os.environ.get("PLAIT_FAULTS", ""))
         engine = StepEngine(config, replica, exchange, self._link, self._server, observers, faults)
-        observers.on_commit.append(lambda _facts: self._save_if_due(force=False))
+        observers.on_commit.append(lambda _facts: self._save(engine, force=False))
+        if self._saving is not None:
+            engine.wants_settled = partial(self._saving.wants_settled, engine)
         if observers.agent is not None and self._link is not None:
             link = self._link
 
@@ -535,25 +454,6 @@ class Session:
             self._observers = Observers.from_environment(self.member)
         return self._observers
 
-    def _save_if_due(self, *, force: bool) -> None:
-        wanted, engine, saver = self.settings.checkpoint, self._engine, self._saver
-        if wanted is None or engine is None or saver is None or engine.is_shadow:
-            return
-        if not self.is_leader:
-            saver.release()
-            return
-        now_s, step = time.monotonic(), engine.replica.step
-        self._pace.committed(now_s)
-        if force or now_s - self._last_save_s >= wanted.interval_s:
-            self._last_save_s = now_s
-            saver.save(engine.replica.state(engine.exchange), step)
-            if not wanted.asynchronous:
-                saver.wait()
-        elif saver.is_prepared is None:  # not before the first step: the optimizer's state begins with it
-            saver.prepare(engine.replica.state(engine.exchange))
-            return
-        elif saver.is_prepared and self._pace.is_due(step):
-            saver.snapshot(engine.replica.state(engine.exchange), step)
-        else:
-            return
-        self._pace.snapped(step, time.monotonic() - now_s)
+    def _save(self, engine: StepEngine, *, force: bool) -> None:
+        if self._saving is not None:
+            self._saving.save_if_due(engine, force=force)

@@ -105,6 +105,7 @@ class Place:
     world_size: int = 1
     rank: int = 0
     secret: str = ""
+    island: str = ""
     accelerator_type: str = "CPU"
     duty_ratio: float = 1.0
     forced_split: Mapping[str, int] | None = None
@@ -121,6 +122,7 @@ def place_from_environment(environment: Mapping[str, str] | None = None) -> Plac
         me=env.get("PLAIT_MEMBER", f"w{env.get('RANK', '0')}"),
         joins=env.get("PLAIT_JOIN") == "1",
         secret=env.get("PLAIT_SECRET", env.get("TORCHELASTIC_RUN_ID", "")),
+        island=env.get("PLAIT_ISLAND", ""),
         accelerator_type=env.get("PLAIT_ACCELERATOR_TYPE", "CPU"),
         duty_ratio=_number(env, "PLAIT_DUTY_RATIO", float),
         forced_split=_forced(env.get("PLAIT_SPLIT", "")),

@@ -15,7 +15,7 @@ from torch import Tensor
 from plait.errors import ContractMismatch
 
 _LOSS_UNIT = 2.0**-24
-_FIXED = 7
+_FIXED = 8
 _PER_MEMBER = 4
 _NO_LIMIT = -1
 
@@ -34,6 +34,7 @@ class Ballot:
     is_ready: bool = True
     most: int | None = None
     wants_freeze: bool = False
+    wants_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ class MemberVote:
 class Vote:
     """The result: the same on all members.
 
-    ``count`` is samples or valid tokens over all of them; ``freezes`` says that momenta travel from the next step on.
+    ``count`` is samples or valid tokens over all of them; ``freezes`` says that momenta travel from the next step on,
+    ``settles`` that the next step sends all that members owe.
     """
 
     step: int
@@ -66,6 +68,7 @@ class Vote:
     loss: float | None
     members: tuple[tuple[str, MemberVote], ...]
     freezes: bool = False
+    settles: bool = False
 
     @property
     def ready(self) -> frozenset[str]:
@@ -87,6 +90,7 @@ class Vote:
             "loss": self.loss,
             "members": members,
             "freezes": self.freezes,
+            "settles": self.settles,
         }
 
     @classmethod
@@ -103,6 +107,7 @@ class Vote:
             loss=values["loss"],
             members=members,
             freezes=values["freezes"],
+            settles=values["settles"],
         )
 
 
@@ -120,6 +125,7 @@ def cast(ballot: Ballot, index: int, size: int) -> Tensor:
             round(loss / _LOSS_UNIT) if loss is not None and finite else 0,
             ballot.count if finite else 0,
             int(ballot.wants_freeze),
+            int(ballot.wants_settled),
         ]
     )
     at = _FIXED + _PER_MEMBER * index
@@ -158,4 +164,5 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
         loss=values[4] * _LOSS_UNIT / values[5] if values[5] and values[5] == values[2] else None,
         members=tuple(told),
         freezes=values[6] > 0,
+        settles=values[7] > 0,
     )

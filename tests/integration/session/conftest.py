@@ -105,6 +105,7 @@ class Fleet:
             place["PLAIT_SEEDS"] = self.seeds
         kinds = self.scenario.get("kinds", {})
         place["PLAIT_ACCELERATOR_TYPE"] = kinds.get(member, "CPU")
+        place["PLAIT_ISLAND"] = self.scenario.get("islands", {}).get(member, "")
         order = {"scenario": self.scenario, "environment": {**place, **environment}, "log": str(log)}
         self.workers[member] = Worker(member, self.nursery.ask(order), log)
 
@@ -161,6 +162,10 @@ class Fleet:
     def wait_for_step(self, member: str, step: int) -> None:
         """Waits until a member has committed a step."""
         until(lambda: any(row["step"] >= step for row in self.rows(member, "step")), f"step {step} of {member}")
+
+    def wait_for_leave(self, member: str, gone: str) -> None:
+        """Waits until work has gone on at a member after another one was lost or left."""
+        until(lambda: any(gone in row["lost"] for row in self.rows(member, "membership")), f"{member} without {gone}")
 
     def wardens(self) -> list[int]:
         """Returns the wardens of this group's workers that still live."""

@@ -1,5 +1,7 @@
 """What travels in fewer bits: replicas stay equal, losses stay close, whoever comes and goes."""
 
+import os
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +101,87 @@ def test_a_run_of_one_bit_adam_resumes_in_its_phase(fleet_of: Callable[..., "Fle
     assert len({found["weights"] for found in results}) == 1
     assert results[0]["steps"][0]["step"] >= 15
     assert sum(losses(results[0])[-5:]) < sum(losses(first.results("w0")[0])[:5])
+
+
+ISLANDS = {"w0": "rack 1", "w1": "rack 2", "w2": "rack 2", "w3": "rack 1", "w4": "rack 2"}
+
+
+@pytest.mark.parametrize("told", [ONE_BIT, {"steps": 30, "dtype": "fp32", "model": "huge", "bucket_bytes": 2**30}])
+def test_islands_of_unequal_size_keep_replicas_equal_through_a_loss(
+    fleet_of: Callable[..., "Fleet"], alone: Alone, told: dict[str, Any]
+) -> None:
+    """Of 1-bit momenta, and of 1.4 MB of gradients as they are; the loss leaves one member a rack."""
+    fleet = fleet_of(**told, islands=ISLANDS)
+    fleet.start(["w0", "w1", "w2", "w3", "w4"], PLAIT_FAULTS="kill w2@12:exchange; kill w3@20:compute")
+    results = fleet.results("w0", "w1", "w4")
+    assert len({found["weights"] for found in results}) == 1
+    single = losses(alone(**told))
+    assert losses(results[0])[:8] == pytest.approx(single[:8], rel=0.02, abs=0.02)
+    assert sum(losses(results[0])[-8:]) < 1.5 * sum(single[-8:])
+
+
+def momenta(found: dict[str, Any]) -> dict[int, str]:
+    return {row["step"]: row["momentum"] for row in found["steps"]}
+
+
+def settled(fleet: "Fleet", member: str) -> list[int]:
+    return [row["step"] for row in fleet.rows(member, "settled")]
+
+
+def test_what_a_member_owes_is_sent_before_it_leaves_and_a_joiner_owes_nothing(
+    fleet_of: Callable[..., "Fleet"], alone: Alone
+) -> None:
+    """4 -> 3 -> 4 members in the compressed phase."""
+    told = {"steps": 120, "dtype": "fp32", "freeze": 10}
+    fleet = fleet_of(**told, expects=["w4"], patient_steps=60)
+    fleet.start(["w0", "w1", "w2", "w3"])
+    fleet.wait_for_step("w2", 25)
+    os.kill(fleet.workers["w2"].pid, signal.SIGTERM)
+    fleet.wait_for_leave("w0", "w2")
+    fleet.join("w4")
+    results = fleet.results("w0", "w1", "w3", "w4")
+    assert fleet.workers["w2"].code == 0
+    assert any(row["work"].get("w4") for row in results[0]["steps"])
+    assert len({found["weights"] for found in results}) == 1
+    first = momenta(results[0])
+    assert sorted(first) == list(range(120))
+    for found in results[1:]:
+        assert momenta(found).items() <= first.items()
+    last_of_leaver = max(row["step"] for row in fleet.rows("w2", "step"))
+    assert settled(fleet, "w2") == settled(fleet, "w0") == [last_of_leaver]
+    assert sum(losses(results[0])[-8:]) < 1.5 * sum(losses(alone(**told))[-8:])
+
+
+def test_a_checkpoint_of_the_compressed_phase_leaves_nothing_owed_behind(
+    fleet_of: Callable[..., "Fleet"], alone: Alone, tmp_path: Any
+) -> None:
+    """What others than the one that saves owe goes into the momentum before; another number of members goes on."""
+    told = {"dtype": "fp32", "freeze": 10, "save": str(tmp_path / "saved")}
+    first = fleet_of(**told, steps=40)
+    first.start(["w0", "w1", "w2", "w3"])
+    before = first.results("w0", "w1", "w2", "w3")
+    assert settled(first, "w3") == [39]
+    again = fleet_of(**told, steps=80)
+    again.start(["w0", "w1", "w2"])
+    results = again.results("w0", "w1", "w2")
+    assert results[0]["steps"][0]["step"] == 40
+    assert len({found["weights"] for found in results}) == 1
+    assert all(momenta(found) == momenta(results[0]) for found in results)
+    assert settled(again, "w1") == [79]
+    whole = losses(before[0]) + losses(results[0])
+    undisturbed = losses(alone(steps=80, dtype="fp32", freeze=10))
+    assert sum(whole[38:48]) < 1.5 * sum(undisturbed[38:48])
+    assert sum(whole[-8:]) < 1.5 * sum(undisturbed[-8:])
+
+
+def test_a_checkpoint_that_is_due_waits_for_a_settled_step(fleet_of: Callable[..., "Fleet"], tmp_path: Any) -> None:
+    fleet = fleet_of(steps=24, dtype="fp32", freeze=4, save=str(tmp_path / "saved"), save_interval_s=0.0)
+    fleet.start(["w0", "w1"])
+    results = fleet.results("w0", "w1")
+    assert len({found["weights"] for found in results}) == 1
+    assert settled(fleet, "w0") == settled(fleet, "w1")
+    assert len(settled(fleet, "w0")) > 3
+    assert settled(fleet, "w0")[-1] == 23
 
 
 @pytest.mark.parametrize(

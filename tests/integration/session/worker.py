@@ -81,6 +81,7 @@ def model_of(kind: str, seed: int, most_rows: int = 2**31) -> nn.Module:
         "wider": [nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 1)],
         "normed": [nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)],
         "large": [nn.Linear(6, 16), nn.Tanh(), Limited(most_rows), nn.Linear(16, 9000), nn.Tanh(), nn.Linear(9000, 1)],
+        "huge": [nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 20_000), nn.Tanh(), nn.Linear(20_000, 1)],
         "random": [nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1)],
     }
     return nn.Sequential(*layers[kind])
@@ -110,9 +111,9 @@ class Book:
     def on_commit(self, facts: StepFacts) -> None:
         work = {name: vote.micro_batches for name, vote in facts.members}
         self.is_complete = self.is_complete or self.expects <= {name for name, num in work.items() if num}
-        self.steps.append(
-            {"step": facts.step, "loss": facts.loss, "work": work, "rate": self.optimizer.param_groups[0]["lr"]}
-        )
+        momenta = [state["exp_avg"] for state in self.optimizer.state.values() if "exp_avg" in state]
+        row = {"step": facts.step, "loss": facts.loss, "work": work, "rate": self.optimizer.param_groups[0]["lr"]}
+        self.steps.append({**row, "momentum": digest(momenta)})
 
     def write(self, path: Path, model: nn.Module) -> None:
         found = {

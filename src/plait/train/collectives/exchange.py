@@ -4,120 +4,20 @@ DDP runs over a group of one member: it buckets, calls the hook as buckets fill 
 The hook scales each gradient into the flat wire buffer (times samples, over the samples of the whole step) and starts
 an all-reduce as soon as a stretch of the layout is complete, always in the layout's order. What a device computed
 stays with it until the step commits, so an exchange that broke is simply started again in the next generation.
-
-Seams for what later rides here: :class:`Wire` turns a stretch into what travels (compression), and a group may be any
-object with ``all_reduce`` (hierarchy over islands).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 
-from plait.train.bitwise import FixedPointScale, FixedSum, Verdict, judge
+from plait.train.bitwise import Verdict
+from plait.train.collectives.fixed import FixedExchange
 from plait.train.collectives.layout import FlatLayout, Stretch
-
-_NUM_SAMPLES = 4
-
-
-class Ledger(Protocol):
-    """What a wire remembers between steps."""
-
-    def commit(self) -> None:
-        """The step's exchanges count."""
-        ...
-
-    def forget(self) -> None:
-        """The exchanges so far do not count."""
-        ...
-
-
-class Group(Protocol):
-    """What an exchange needs of a process group."""
-
-    size: int
-
-    def all_reduce(self, tensor: Tensor, op: Any = ...) -> Any:
-        """Starts an all-reduce in place and returns a work with ``is_completed`` and ``wait``."""
-        ...
-
-
-class Wire(Protocol):
-    """Sends one stretch of the flat buffer and puts the sum over all members back in its place.
-
-    Attributes:
-        is_frozen: Whether momenta travel in place of gradients.
-        ledger: What is remembered between steps, if anything.
-    """
-
-    @property
-    def is_frozen(self) -> bool:
-        """See above."""
-        ...
-
-    @property
-    def ledger(self) -> Ledger | None:
-        """See above."""
-        ...
-
-    def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:
-        """Starts the exchange of ``values``, in place; returns its works.
-
-        Args:
-            group: The members.
-            values: The stretch's part of the flat buffer, weighted sums.
-            stretch: Which one it is.
-            share: This member's part of the step, 0 to 1; over all members they add up to 1.
-        """
-        ...
-
-    def freeze(self) -> None:
-        """The warm-up of an optimizer that exchanges momenta is over."""
-        ...
-
-
-class PlainWire:
-    """Sends the values as they are."""
-
-    is_frozen = False
-    ledger: Ledger | None = None
-
-    def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:  # noqa: ARG002
-        """Starts one all-reduce."""
-        return (group.all_reduce(values),) if group.size > 1 else ()
-
-    def freeze(self) -> None:
-        """Nothing changes."""
-
-
-class GradientsChanged(Exception):
-    """Somebody wrote to the gradients between backward and the step."""
-
-
-class Samples:
-    """A few gradients as backward left them, to notice when somebody writes to them before the step."""
-
-    def __init__(self) -> None:
-        self._taken: list[tuple[nn.Parameter, Tensor]] = []
-
-    def clear(self) -> None:
-        """Forgets the last pass."""
-        self._taken = []
-
-    def take(self, bucket: GradBucket, by_id: Mapping[int, nn.Parameter]) -> None:
-        """Remembers one entry of a bucket."""
-        if len(self._taken) < _NUM_SAMPLES:
-            entry = bucket.gradients()[0].reshape(-1)[:1].clone()
-            self._taken.append((by_id[id(bucket.parameters()[0])], entry))
-
-    def check(self) -> None:
-        """Raises :class:`GradientsChanged` where an entry is another one now."""
-        for parameter, entry in self._taken:
-            if parameter.grad is None or not _same_bits(parameter.grad.reshape(-1)[:1], entry):
-                raise GradientsChanged
+from plait.train.collectives.samples import Samples
+from plait.train.collectives.wire_protocol import Group, PlainWire, Wire
 
 
 class SumExchange:
@@ -261,6 +161,21 @@ class SumExchange:
         """From the next step on, momenta travel."""
         self.wire.freeze()
 
+    @property
+    def owes(self) -> bool:
+        """Whether this member owes something that a settled step would send."""
+        return self.wire.ledger is not None and self.wire.ledger.owes
+
+    @property
+    def settles(self) -> bool:
+        """Whether the coming step is settled: all that members owe travels with it."""
+        return self.wire.ledger is not None and self.wire.ledger.settles
+
+    def settle(self) -> None:
+        """The coming step is settled; to be called on all members alike."""
+        if self.wire.ledger is not None:
+            self.wire.ledger.settles = True
+
     def commit(self) -> None:
         """The step counts: what its encodings lost is added to the next."""
         if self.wire.ledger is not None:
@@ -298,126 +213,4 @@ class SumExchange:
         self._flat_views = self._views(self._flat)
 
 
-class FixedExchange:
-    """Sums in fixed point: the same bits for any split. Each micro-batch runs alone; sums leave at the step's end."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], num_micro_batches: int) -> None:
-        self.parameters = tuple(parameters)
-        self.works: list[Any] = []
-        self.scale = FixedPointScale.start(len(self.parameters))
-        self._samples = Samples()
-        self._by_id = {id(p): p for p in self.parameters}
-        self._terms = num_micro_batches
-        self._weight = 0.0
-        self._k = -1
-        self._sum = self._fresh()
-        self._step_max: list[float] = []
-        self._sums: Tensor | None = None
-        self._maxima: Tensor | None = None
-        self.ran_backward = False
-
-    def _fresh(self) -> FixedSum:
-        return FixedSum(self.parameters, self.scale.exponents(self._terms), self._terms)
-
-    def begin_step(self) -> None:
-        """Starts empty sums on the present scale."""
-        self._sum = self._fresh()
-        self.works = []
-        self._sums = None
-
-    def begin_chunk(self, weight: float, *, is_last: bool, group: Group | None) -> None:  # noqa: ARG002
-        """One micro-batch follows."""
-        self._weight = weight
-        self._samples.clear()
-        self.ran_backward = False
-
-    def at(self, k: int) -> None:
-        """Says which micro-batch the chunk is."""
-        self._k = k
-
-    def hook(self, _state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """DDP's communication hook: nothing leaves before the whole micro-batch is in the sum."""
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        self.ran_backward = True
-        self._samples.take(bucket, self._by_id)
-        return done
-
-    def check_untouched(self) -> None:
-        """Raises :class:`GradientsChanged` where gradients differ from what backward left."""
-        self._samples.check()
-
-    def keep_chunk(self) -> None:
-        """Adds the micro-batch that just ran."""
-        if self._weight == 0.0:
-            return
-        weighted = [None if p.grad is None else p.grad * self._weight for p in self.parameters]
-        self._sum.add(self._k, weighted)
-        self._weight = 0.0
-
-    def send_all(self, group: Group) -> None:
-        """Sends sums and largest entries."""
-        self.keep_chunk()
-        self._sums, self._maxima = self._sum.sums.clone(), self._sum.maxima.clone()
-        if group.size > 1:
-            self.works += [group.all_reduce(self._sums), group.all_reduce(self._maxima, dist.ReduceOp.MAX)]
-
-    def abandon(self) -> None:
-        """The exchange broke."""
-        self.works = []
-        self._sums = self._maxima = None
-
-    is_frozen = False
-
-    def freeze(self) -> None:
-        """Nothing changes: gradients travel always."""
-
-    def commit(self) -> None:
-        """Nothing is lost in fixed point."""
-
-    def verdict(self) -> Verdict:
-        """Judges the reduced maxima; the same on all members."""
-        assert self._maxima is not None
-        self._step_max = [float(value) for value in self._maxima]
-        return judge(self._step_max, self._sum.exponents, self._terms)
-
-    def restart_step(self) -> bool:
-        """Takes the scale that this step needs; the caller runs its micro-batches once more."""
-        self.scale = self.scale.after(self._step_max)
-        self.begin_step()
-        return True
-
-    def set_gradients(self, ratio: float) -> None:
-        """Gives the parameters the gradients that the reduced sums stand for; their size scales the next step."""
-        assert self._sums is not None
-        for parameter, gradient in zip(self.parameters, self._sum.gradients(self._sums), strict=True):
-            parameter.grad = gradient * ratio
-        self.follow_scale()
-
-    def follow_scale(self) -> None:
-        """Takes the scale of the step after the one that was judged last."""
-        self.scale = self.scale.after(self._step_max)
-
-    def has_bad_values(self) -> bool:
-        """Whether any gradient was not finite."""
-        assert self._maxima is not None
-        return bool(torch.isinf(self._maxima).any())
-
-    def result(self) -> list[Tensor]:
-        """Returns copies of the reduced sums and maxima, and the exponents that they were made with."""
-        assert self._sums is not None
-        assert self._maxima is not None
-        return [self._sums.clone(), self._maxima.clone(), torch.tensor(self._sum.exponents)]
-
-    def take_result(self, result: list[Tensor]) -> None:
-        """Puts sums of :meth:`result` in place."""
-        self._sums, self._maxima, exponents = result
-        self._sum = FixedSum(self.parameters, exponents.tolist(), self._terms)
-        self.verdict()
-
-
 Exchange = SumExchange | FixedExchange
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))

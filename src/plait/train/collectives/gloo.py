@@ -17,11 +17,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from plait.errors import PlaitError
 from plait.train.collectives.mesh import Mesh, MeshBuilder, MeshSum
+from plait.train.collectives.planned import Debt, PlannedSum, Prepare
+from plait.train.collectives.routes import Routes
+from plait.train.compression import codec as codec_of
+from plait.train.compression.codec import Codec
+from plait.train.compression.message import MessageLayout, message_layout
 from plait.train.membership.link import WardenLink, Warned
 
 POLL_S = 0.0005
@@ -65,14 +72,17 @@ class WardenStore(Store):
 class GlooGroup:
     """A process group of one generation; build it with :meth:`build`, which can be given up too."""
 
-    def __init__(self, store: WardenStore, group: Any, mesh: Mesh | None, size: int) -> None:
+    def __init__(self, store: WardenStore, group: Any, mesh: Mesh | None, routes: Routes) -> None:
         self._store = store
         self._group = group
         self.mesh = mesh
-        self.size = size
+        self.routes = routes
+        self.size = len(routes.island_of)
 
     @classmethod
-    def build(cls, link: WardenLink, generation: str, members: tuple[str, ...], timeout_s: float) -> "GlooGroup":
+    def build(
+        cls, link: WardenLink, generation: str, members: tuple[str, ...], routes: Routes, timeout_s: float
+    ) -> "GlooGroup":
         """Connects all members of the generation.
 
         Raises:
@@ -92,7 +102,7 @@ class GlooGroup:
                 mesh = None
                 if size <= MOST_DIRECT_MEMBERS:
                     mesh = meeting.connect(lambda other: store.get(f"mesh/{other}").decode(), timeout_s)
-                made.append(cls(store, group, mesh, size))
+                made.append(cls(store, group, mesh, routes))
             except Exception as error:  # noqa: BLE001 - handed to the waiting thread
                 made.append(error)
             finally:
@@ -115,14 +125,36 @@ class GlooGroup:
     def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Any:
         """Starts an all-reduce in place; returns a work with ``is_completed`` and ``wait``.
 
-        A small sum goes directly from everybody to everybody: one hop where a ring takes 2 (n - 1).
+        A small sum goes directly from everybody to everybody: one hop where a ring takes 2 (n - 1). A large one goes
+        along islands, if there are any.
         """
-        is_small = tensor.device.type == "cpu" and tensor.nbytes <= MOST_DIRECT_BYTES
-        if self.mesh is not None and is_small and op == dist.ReduceOp.SUM:
+        is_here = tensor.device.type == "cpu" and self.mesh is not None and op == dist.ReduceOp.SUM
+        if self.mesh is not None and is_here and tensor.nbytes <= MOST_DIRECT_BYTES:
             return self.mesh.all_reduce(tensor)
+        if is_here and self.routes.has_islands and tensor.dtype == torch.float32 and tensor.is_contiguous():
+            return self.planned(tensor.view(-1), message_layout([(tensor.numel(), 1)]), codec_of("fp32"))
         options = dist.AllreduceOptions()
         options.reduceOp = op
         return self._group.allreduce([tensor], options)
+
+    def planned(
+        self,
+        values: Tensor,
+        message: MessageLayout,
+        codec: Codec,
+        debt: Debt | None = None,
+        prepare: Prepare | None = None,
+    ) -> PlannedSum:
+        """Starts a sum over all members by the plan of this generation; see :class:`PlannedSum`.
+
+        Raises:
+            PlaitError: The group is so large that its members have no direct connections.
+        """
+        mesh = self.mesh
+        if mesh is None:
+            raise PlaitError(f"a group of {self.size} members has no direct connections, which compression needs")
+        route = self.routes.of(message, codec)
+        return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, prepare=prepare))
 
     def all_reduce_among(self, tensor: Tensor, ranks: Sequence[int]) -> MeshSum:
         """Starts a sum of a small tensor on the CPU over some of the members, in place."""
