@@ -208,6 +208,18 @@ class Observers:
         if self.timeline is not None:
             self.timeline.write("settled", step=step)
 
+    def on_restored(self, step: int, where: str, reason: str) -> None:
+        """The run goes on from a state that was kept."""
+        if self.timeline is not None:
+            self.timeline.write("restored", step=step, where=where, reason=reason)
+
+    def on_break(self, step: int, member: str | None, unsent_bytes: int, reason: str) -> None:
+        """An exchange broke at this end; ``member`` is at the other end of the connection, where one is known."""
+        link = f" (the link to {member}, {unsent_bytes} bytes unconfirmed)" if member is not None else ""
+        logger.warning("the exchange of step %d broke%s: %s", step, link, reason)
+        if self.timeline is not None:
+            self.timeline.write("break", step=step, member=member, unsent_bytes=unsent_bytes, reason=reason)
+
     def on_stall(self, stall: Stall | None) -> None:
         """A wait for others was far longer than usual, and links of this host were stuck."""
         if stall is None:

@@ -5,8 +5,10 @@ import time
 from typing import TYPE_CHECKING
 
 from plait.spec.job import Checkpoint
+from plait.train.checkpoint.checkpointer import LoadedCheckpoint
 from plait.train.checkpoint.pace import SnapshotPace
 from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
+from plait.train.checkpoint.tiers import STORE, SaveSchedule
 from plait.train.collectives.exchange import Exchange
 from plait.train.replica import Replica
 
@@ -22,21 +24,24 @@ class Saving:
     def __init__(self, wanted: Checkpoint, member: str) -> None:
         self._wanted = wanted
         self._member = member
-        self._saver = SnapshotCheckpointer(SnapshotSettings(url=wanted.url, keep=wanted.keep), member=member)
+        self._saver = SnapshotCheckpointer(SnapshotSettings.of(wanted), member=member)
         self._pace = SnapshotPace()
-        self._last_save_s = time.monotonic()
+        self._schedule = SaveSchedule(wanted, time.monotonic())
+        self._members: tuple[str, ...] = ()
 
-    def restore(self, replica: Replica, exchange: Exchange, *, joins: bool) -> None:
+    def restore(self, replica: Replica, exchange: Exchange, *, joins: bool) -> LoadedCheckpoint | None:
         """Takes over the newest state, if there is one; one who joins gets the group's instead."""
         if joins:
             self._saver.release()  # the group's checkpoints go on to count
-            return
+            return None
         found = self._saver.load(into=replica.state(exchange))
         if found is not None:
             for text in found.skipped:
                 logger.warning("%s", text)
             replica.load(found.state, exchange)
-            logger.info("resumed from the checkpoint of step %d in %s", found.step, self._wanted.url)
+            self._schedule.rate.faults = 1  # or this run would not begin with a state
+            logger.info("resumed from step %d: %s, %s", found.step, found.where, found.reason)
+        return found
 
     def wants_settled(self, engine: "StepEngine") -> bool:
         """Whether the next step should send what members owe: a checkpoint is due, or that step is the last one.
@@ -51,7 +56,7 @@ class Saving:
         return self._is_due(time.monotonic()) and exchange.owes and not exchange.settles
 
     def _is_due(self, now_s: float) -> bool:
-        return now_s - self._last_save_s >= self._wanted.interval_s
+        return bool(self._schedule.due(now_s)) and not self._saver.is_saving
 
     def _leads(self, engine: "StepEngine") -> bool:
         return engine.standing.members[0] == self._member
@@ -65,12 +70,14 @@ class Saving:
             saver.release()
             return
         now_s, step = time.monotonic(), engine.replica.step
-        self._pace.committed(now_s)
+        self._observe(engine, now_s)
         if force or (self._is_due(now_s) and not engine.exchange.owes):
-            self._last_save_s = now_s
-            saver.save(engine.replica.state(engine.exchange), step)
+            tiers = self._schedule.due(now_s) | ({STORE} if force else set())
+            self._schedule.saved(tiers, now_s)
+            saver.save(engine.replica.state(engine.exchange), step, tiers=tiers)
             if not self._wanted.asynchronous:
                 saver.wait()
+            self._schedule.cost.began(time.monotonic() - now_s)
         elif saver.is_prepared is None:  # not before the first step: the optimizer's state begins with it
             saver.prepare(engine.replica.state(engine.exchange))
             return
@@ -79,6 +86,15 @@ class Saving:
         else:
             return
         self._pace.snapped(step, time.monotonic() - now_s)
+
+    def _observe(self, engine: "StepEngine", now_s: float) -> None:
+        """Takes note of a committed step, of what saves cost, and of members that were lost."""
+        self._pace.committed(now_s)
+        self._schedule.cost.committed(now_s, is_saving=self._saver.is_saving)
+        self._schedule.took_s = self._saver.took_s or 0.0
+        members = tuple(engine.standing.members)
+        self._schedule.rate.faults += len(set(self._members) - set(members))
+        self._members = members
 
     def wait(self) -> None:
         """Returns once nothing is being written."""

@@ -368,7 +368,9 @@ class Session:
         wrapped = wrapped_alone(model, exchange, find_unused_parameters)
         if self.settings.checkpoint is not None:
             self._saving = Saving(self.settings.checkpoint, self.member)
-            self._saving.restore(replica, exchange, joins=self.place.joins)
+            found = self._saving.restore(replica, exchange, joins=self.place.joins)
+            if found is not None:
+                self._observing().on_restored(found.step, found.where, found.reason)
         compression = wire_of(self.settings, replica, exchange, layout, parameters)
         self._connect(replica.step)
         same = contract(layout, plan, total, self.settings)

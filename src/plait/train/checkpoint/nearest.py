@@ -44,8 +44,8 @@ def best_first(candidates: Sequence[Candidate]) -> list[Candidate]:
 def reason(chosen: Candidate, candidates: Sequence[Candidate]) -> str:
     """Returns why this one: what the newest step of each tier is."""
     newest: dict[str, int] = {}
-    for one in candidates:
-        newest[one.where if one.tier == PEER else one.tier] = max(one.step, newest.get(one.where, -1))
+    for one in best_first(candidates):
+        newest.setdefault(one.where if one.tier == PEER else one.tier, one.step)
     told = ", ".join(f"{where} has step {step}" for where, step in newest.items())
     equal = sum(one.step == chosen.step for one in candidates) > 1
     return f"the nearest of the newest: {told}" if equal else f"the newest: {told}"
