@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import Store
 
 from plait.errors import PlaitError
 from plait.train.collectives.mesh import Mesh, MeshBuilder, MeshSum
-from plait.train.collectives.planned import Debt, PlannedSum, Prepare
+from plait.train.collectives.planned import Debt, PlannedSum
 from plait.train.collectives.routes import Routes
 from plait.train.compression import codec as codec_of
 from plait.train.compression.codec import Codec
@@ -137,14 +137,7 @@ class GlooGroup:
         options.reduceOp = op
         return self._group.allreduce([tensor], options)
 
-    def planned(
-        self,
-        values: Tensor,
-        message: MessageLayout,
-        codec: Codec,
-        debt: Debt | None = None,
-        prepare: Prepare | None = None,
-    ) -> PlannedSum:
+    def planned(self, values: Tensor, message: MessageLayout, codec: Codec, debt: Debt | None = None) -> PlannedSum:
         """Starts a sum over all members by the plan of this generation; see :class:`PlannedSum`.
 
         Raises:
@@ -154,7 +147,7 @@ class GlooGroup:
         if mesh is None:
             raise PlaitError(f"a group of {self.size} members has no direct connections, which compression needs")
         route = self.routes.of(message, codec)
-        return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, prepare=prepare))
+        return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt))
 
     def all_reduce_among(self, tensor: Tensor, ranks: Sequence[int]) -> MeshSum:
         """Starts a sum of a small tensor on the CPU over some of the members, in place."""

@@ -17,7 +17,7 @@ it, and all know that the exchange does not count.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,9 +27,6 @@ from plait.train.collectives.mesh import Key, Mesh, MeshBroken, MeshWork
 from plait.train.collectives.plan import Plan
 from plait.train.compression.codec import BadValues, Codec
 from plait.train.compression.message import MessageLayout
-
-Prepare = Callable[[int, int], Tensor]
-"""Returns this member's values from one place to another, without the error of earlier steps."""
 
 
 class Debt:
@@ -111,7 +108,6 @@ class PlanRun:
         route: Route,
         *,
         debt: Debt | None = None,
-        prepare: Prepare | None = None,
         times: StageTimes | None = None,
         first_tag: int = 0,
     ) -> None:
@@ -122,7 +118,6 @@ class PlanRun:
         self._values = values
         self._route = route
         self._debt = debt
-        self._prepare: Prepare = prepare or (lambda first, end: values[first:end])
         self._times = times or StageTimes()
         self._first_tag = first_tag
         trees = route.plan.trees
@@ -198,7 +193,7 @@ class PlanRun:
 
     def _total(self, number: int, heard: dict[int, bytearray]) -> Tensor:
         tree = self._route.plan.trees[number]
-        own = self._prepare(tree.first, tree.end)
+        own = self._values[tree.first : tree.end]
         if not heard:
             return own
         start_s = time.perf_counter()
@@ -279,12 +274,11 @@ class PlannedSum(MeshWork):
         route: Route,
         *,
         debt: Debt | None = None,
-        prepare: Prepare | None = None,
         times: StageTimes | None = None,
     ) -> None:
         """``debt`` is committed by its owner, unless :attr:`is_poisoned`."""
         super().__init__(mesh, key, ranks)
-        self._run = PlanRun(self, ranks, values, route, debt=debt, prepare=prepare, times=times)
+        self._run = PlanRun(self, ranks, values, route, debt=debt, times=times)
 
     @property
     def is_poisoned(self) -> bool:

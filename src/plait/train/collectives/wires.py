@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from plait.errors import PlaitError
 from plait.train.collectives.gloo import GlooGroup
 from plait.train.collectives.layout import FlatLayout, Stretch
-from plait.train.collectives.planned import Debt, PlannedSum, Prepare
+from plait.train.collectives.planned import Debt, PlannedSum
 from plait.train.collectives.wire_protocol import Group
 from plait.train.compression import codec as codec_of
 from plait.train.compression.codec import Codec
@@ -110,21 +110,13 @@ class MomentumWire:
         message, ledger = self._layouts[stretch.start], self.ledger
         if not (self.is_frozen or self._optimizer.sends_momentum):
             return () if group.size == 1 else (_coded(group, values, self._warm_up, message, None),)
-        prepare = self._momentum(values, stretch, share)
+        parameters = [self._parameters[index] for index in stretch.parameters]
+        self._optimizer.take_momenta(values, parameters, 1.0, share)
         if group.size == 1:
-            values.copy_(prepare(0, len(values)))
             _pay(values, ledger.use(stretch, pays=True))
             return ()
         codec = self._settling if ledger.settles else self._frozen
-        return (_coded(group, values, codec, message, ledger.use(stretch, pays=ledger.settles), prepare),)
-
-    def _momentum(self, values: Tensor, stretch: Stretch, share: float) -> Prepare:
-        """What a member compresses: its share of ``beta * m + (1 - beta) * g``; the gradient is weighted already."""
-        beta = self._optimizer.beta
-        parts = [self._optimizer.momentum_of(self._parameters[i]).reshape(-1) for i in stretch.parameters]
-        momentum = torch.cat(parts).mul_(beta * share)
-        fresh = values.mul(1.0 - beta).add_(momentum)
-        return lambda first, end: fresh[first:end]
+        return (_coded(group, values, codec, message, ledger.use(stretch, pays=ledger.settles)),)
 
     def freeze(self) -> None:
         """From the next step on, momenta travel."""
@@ -147,14 +139,7 @@ def _layouts(layout: FlatLayout) -> dict[int, MessageLayout]:
     return {stretch.start: stretch_layout(layout, stretch) for stretch in layout.stretches}
 
 
-def _coded(  # noqa: PLR0917 - private, and as many as the parts of an exchange
-    group: Group,
-    values: Tensor,
-    codec: Codec,
-    message: MessageLayout,
-    debt: Debt | None,
-    prepare: Prepare | None = None,
-) -> PlannedSum:
+def _coded(group: Group, values: Tensor, codec: Codec, message: MessageLayout, debt: Debt | None) -> PlannedSum:
     if not isinstance(group, GlooGroup):
         raise PlaitError(f"a {type(group).__name__} has no direct connections, which compression needs")
-    return group.planned(values, message, codec, debt, prepare)
+    return group.planned(values, message, codec, debt)

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import GradBucket
 from plait.errors import PlaitError
 from plait.train.collectives.low_rank_sum import LowRankSum
 from plait.train.collectives.mesh import Mesh, MeshWork
-from plait.train.collectives.planned import Debt, PlannedSum, Prepare, Route, StageTimes
+from plait.train.collectives.planned import Debt, PlannedSum, Route, StageTimes
 from plait.train.comm.engine import CommEngine
 from plait.train.comm.planner import PLAIN
 from plait.train.compression import CODECS
@@ -135,41 +135,31 @@ class DdpExchange:
     def _submit(self, buffer: Tensor, kept: _Bucket, name: str, is_momentum: bool) -> torch.futures.Future[Tensor]:
         values = buffer
         part = 1.0 / self._engine.size
-        before: Tensor | None = None
 
         def begin(mesh: Mesh, times: StageTimes) -> MeshWork:
-            nonlocal values, before
+            nonlocal values
             values = buffer if buffer.dtype == torch.float32 else buffer.float()
-            prepare: Prepare | None = None
             if is_momentum:
-                before, prepare = self._momentum(values, kept, part)
+                assert self._optimizer is not None
+                self._optimizer.take_momenta(values, kept.parameters, part, part)
             else:
                 values.mul_(part)
             if name == LOW_RANK:
                 return self._begin_low_rank(mesh, values, kept, times)
             route, debt = self._route(kept, name), kept.debt
-            return mesh.start(
-                lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, prepare=prepare, times=times)
-            )
+            return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, times=times))
 
         def end(work: MeshWork) -> Tensor:
             assert isinstance(work, PlannedSum | LowRankSum)
             if not work.is_poisoned and kept.debt is not None:
                 kept.debt.commit()
-            if work.is_poisoned and before is not None:
+            if work.is_poisoned and is_momentum:
+                assert self._optimizer is not None
                 self.refused += 1
-                values.copy_(before)
+                torch.cat([self._optimizer.momentum_of(p).reshape(-1) for p in kept.parameters], out=values)
             return values if values is buffer else buffer.copy_(values)
 
         return self._engine.submit(begin, end, buffer.device)
-
-    def _momentum(self, values: Tensor, kept: _Bucket, part: float) -> tuple[Tensor, Prepare]:
-        """Returns the momentum before this step, and what this member compresses: its part of the next one."""
-        assert self._optimizer is not None
-        beta = self._optimizer.beta
-        before = torch.cat([self._optimizer.momentum_of(p).reshape(-1) for p in kept.parameters])
-        fresh = values.mul((1.0 - beta) * part).add_(before, alpha=beta * part)
-        return before, lambda first, end: fresh[first:end]
 
     def _begin_low_rank(self, mesh: Mesh, values: Tensor, kept: _Bucket, times: StageTimes) -> MeshWork:
         if kept.low_rank is None or kept.low_rank_routes is None:

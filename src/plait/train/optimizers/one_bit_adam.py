@@ -101,6 +101,23 @@ class OneBitAdam(torch.optim.Optimizer):
         return momentum
 
     @torch.no_grad()
+    def take_momenta(self, gradients: Tensor, parameters: Sequence[Tensor], weight: float, share: float) -> None:
+        """Makes of gradients, in place, what one device adds to the next momentum: ``share`` of it.
+
+        Args:
+            gradients: Of all values of ``parameters``, one after the other.
+            parameters: Of this optimizer.
+            weight: What the gradients are multiplied by to be this device's part of the mean.
+            share: This device's part of the step; all shares add up to 1.
+        """
+        gradients.mul_((1.0 - self.beta) * weight)
+        first = 0
+        for parameter in parameters:
+            end = first + parameter.numel()
+            gradients[first:end].add_(self.momentum_of(parameter).reshape(-1), alpha=self.beta * share)
+            first = end
+
+    @torch.no_grad()
     def freeze(self) -> None:
         """Ends the warm-up: from the next step on, gradients that come are momenta.
 
@@ -137,7 +154,8 @@ class OneBitAdam(torch.optim.Optimizer):
             momentum.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
             root = (variance / (1.0 - beta2 ** group["steps"])).sqrt_()
-        parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+        if group["weight_decay"]:
+            parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
         rate = group["lr"] / (1.0 - beta1 ** group["steps"])
         parameter.addcdiv_(momentum, root.add_(group["eps"]), value=-rate)
 
