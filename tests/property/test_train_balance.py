@@ -184,6 +184,26 @@ def test_a_single_hiccup_moves_nothing(seed: int, factor: float) -> None:
     assert all(d.split == split and d.straggler is None for d in rig.run(30))
 
 
+def test_a_device_that_slows_down_gets_ever_less_work_and_is_dropped_last() -> None:
+    rig = Rig({"w0": steady(0.010), "w1": steady(0.010), "w2": steady(0.010)}, 24)
+    rig.run(20)
+    shares, unit_s = [8], 0.010
+    while shares[-1] > 0:
+        unit_s *= 2.0
+        assert unit_s < 10.0, "it is never dropped"
+        rig.seconds["w2"] = steady(unit_s)
+        decisions = rig.run(40)
+        shares.append(decisions[-1].split.of("w2"))
+        changed = [d for d in decisions if d.changed]
+        if shares[-1] < shares[-2]:
+            assert "w2 takes" in changed[0].reason
+            assert "times longer than at its best" in changed[0].reason
+        if shares[-1] == 0:
+            assert "w2 is left out, where one micro-batch would take" in changed[-1].reason
+    assert shares == sorted(shares, reverse=True)
+    assert len(set(shares)) >= 4, f"it loses its work step by step: {shares}"
+
+
 def test_a_device_that_holds_the_others_up_is_left_out_and_tried_again() -> None:
     rig = Rig({"w0": steady(0.01), "w1": steady(0.01), "w2": steady(0.5)}, 16)
     decisions = rig.run(400)
