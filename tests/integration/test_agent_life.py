@@ -18,6 +18,7 @@ from plait.agent.messages import (
     DeviceChecked,
     FromAgent,
     Heartbeat,
+    InjectFault,
     LinkStall,
     Progress,
     Register,
@@ -31,6 +32,7 @@ from plait.agent.messages import (
 )
 from plait.agent.processes import descendants, is_alive, read_state
 from plait.hardware.device import Device, Node
+from plait.schedule.domain import Deed
 from plait.wire import Codec
 
 DEADLINE_S = 30.0
@@ -567,3 +569,26 @@ async def test_a_stall_of_a_worker_is_told_with_what_the_counters_say(controller
     (stall,) = await until(lambda: controller.of(LinkStall))
     assert (stall.worker_id, stall.is_transient) == ("w0", True)
     assert stall.reason.startswith("step 3 waited for w1")
+
+
+@pytest.mark.parametrize(
+    ("deed", "signal_number", "failure", "words"),
+    [
+        ("kill", signal.SIGKILL, "lost", "killed by SIGKILL"),
+        ("notice", signal.SIGTERM, "lost", "killed by SIGTERM"),
+        ("device_fault", signal.SIGKILL, "device_fault", "as a drill"),
+        ("freeze", signal.SIGKILL, "lost", "frozen for"),
+    ],
+)
+async def test_drills(
+    controller: FakeController, agent: Agent, deed: Deed, *, signal_number: int, failure: str, words: str
+) -> None:
+    await agent.start("--frozen-limit-s", "0.3")
+    await until(lambda: controller.of(Heartbeat))
+    controller.say(agent.order("w0", "import time; print('up', flush=True); time.sleep(600)"))
+    await until(lambda: "out up" in agent.log("w0"))
+    controller.say(InjectFault(attempt_id=ATTEMPT, worker_id="w9", deed=deed))
+    controller.say(InjectFault(attempt_id=ATTEMPT, worker_id="w0", deed=deed))
+    down = await controller.down("w0")
+    assert (down.signal, down.failure) == (signal_number, failure)
+    assert words in down.detail

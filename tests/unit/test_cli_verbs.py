@@ -78,6 +78,8 @@ def node(name: str = "a100", **fields: Any) -> dict[str, Any]:
                 "state": "healthy",
                 "speed": 1.0,
                 "worker": "mixed-1/train/1 w0",
+                "reason": "",
+                "tested_in_s": None,
             }
         ],
     }
@@ -141,6 +143,10 @@ class FakeClient:
 
     def resize(self, job_id: str, name: str, fewest: int, most: int) -> Any:
         self.asked.append(("resize", job_id, name, fewest, most))
+        return self.job(job_id)
+
+    def inject(self, job_id: str, name: str, worker: str, deed: str) -> Any:
+        self.asked.append(("inject", job_id, name, worker, deed))
         return self.job(job_id)
 
     def nodes(self) -> Any:
@@ -224,6 +230,7 @@ def test_the_cause_of_a_failure_is_shown(plait: Plait, client: FakeClient) -> No
         (("cancel", "mixed-1"), ("cancel", "mixed-1")),
         (("drain", "a100"), ("drain", "a100")),
         (("resume", "a100"), ("resume", "a100")),
+        (("inject", "mixed-1", "w1", "kill"), ("inject", "mixed-1", "train", "w1", "kill")),
         (("resize", "mixed-1", "--workers", "2:3"), ("resize", "mixed-1", "train", 2, 3)),
         (("resize", "mixed-1", "--workers", "2", "--task", "train"), ("resize", "mixed-1", "train", 2, 2)),
     ],
@@ -236,6 +243,13 @@ def test_wishes_reach_the_controller(
     assert (code, err) == (0, "")
     assert client.asked == [asked]
     assert not form or json.loads(out)
+
+
+def test_an_unknown_fault_is_a_usage_error(plait: Plait, client: FakeClient) -> None:
+    code, _, err = plait("inject", "mixed-1", "w1", "frieze")
+    assert code == 2
+    assert "did you mean 'freeze'?" in err
+    assert not client.asked
 
 
 @pytest.mark.parametrize("workers", ["0:3", "5:4", "a:b", "4:", "-1"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plait.hardware.device import Node
+from plait.schedule.domain import Deed
 from plait.spec.job import FailureCause
 
 
@@ -192,4 +193,14 @@ class CheckDevice:
     kind: Literal["check_device"] = "check_device"
 
 
-ToAgent = Welcome | Acknowledge | StartWorker | StopWorker | TellLost | CheckDevice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectFault:
+    """Do this to a worker, as a drill; one that does not run is none to do it to."""
+
+    attempt_id: str
+    worker_id: str
+    deed: Deed
+    kind: Literal["inject_fault"] = "inject_fault"
+
+
+ToAgent = Welcome | Acknowledge | StartWorker | StopWorker | TellLost | CheckDevice | InjectFault

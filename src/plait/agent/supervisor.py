@@ -14,7 +14,16 @@ from plait.agent.environment import frozen_limit_s, interface_of, worker_environ
 from plait.agent.evidence import Witness
 from plait.agent.holder import NodeHolder
 from plait.agent.judge import Verdict, judge
-from plait.agent.messages import CheckDevice, KnownWorker, Register, StartWorker, StopWorker, TellLost, ToAgent
+from plait.agent.messages import (
+    CheckDevice,
+    InjectFault,
+    KnownWorker,
+    Register,
+    StartWorker,
+    StopWorker,
+    TellLost,
+    ToAgent,
+)
 from plait.agent.oom import OomCounter
 from plait.agent.reports import Reports
 from plait.agent.saver import NodeSaver
@@ -89,6 +98,8 @@ class Supervisor:
                 self._stop(order)
             case TellLost():
                 self._tell_lost(order.attempt_id, order.lost)
+            case InjectFault():
+                self._inject(order)
             case CheckDevice():
                 self._tests.begin(order)
             case _:
@@ -134,6 +145,12 @@ class Supervisor:
         elif not self._reports.repeat_down(key):
             # From now on it counts as ended, so that a late order to start it changes nothing.
             self._reports.down(key, "lost", "it never ran under this agent", exit_code=None, signal=None)
+
+    def _inject(self, order: InjectFault) -> None:
+        worker = self._workers.get((order.attempt_id, order.worker_id))
+        if worker is not None:
+            logger.warning("%s of %s, as a drill", order.deed, order.worker_id)
+            worker.inject(order.deed)
 
     def _tell_lost(self, attempt_id: str, lost: tuple[str, ...]) -> None:
         known = self._lost.setdefault(attempt_id, [])
@@ -206,7 +223,10 @@ class Supervisor:
             logger.warning("processes of %s of %s do not die", worker_id, attempt_id)
         worker.drain_log()
         verdict = Verdict(kind="other", reason="", cause=cause)
-        if cause is not None:
+        if cause is not None and worker.drill == "device_fault":
+            verdict = Verdict(kind="device_fault", reason="as a drill", cause="device_fault")
+            detail = f"{detail}; {verdict.reason}"
+        elif cause is not None:
             verdict = judge(await self._witness.of_end(worker, cause, detail))
             detail = "; ".join(filter(None, (detail, verdict.reason)))
         worker.close_log(detail or describe_end(exit_code, signal))

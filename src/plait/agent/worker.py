@@ -12,8 +12,9 @@ from pathlib import Path
 
 from plait.agent.logs import Stream, WorkerLog, open_pipe, read_available
 from plait.agent.messages import StartWorker
-from plait.agent.processes import die_with_parent, read_state, send_group
+from plait.agent.processes import die_with_parent, read_state, send, send_group
 from plait.agent.stopping import StopAction, StopStep, stop_steps
+from plait.schedule.domain import Deed
 
 WorkerKey = tuple[str, str]
 
@@ -39,6 +40,8 @@ class Worker:
         self.started_at_s = time.monotonic()
         self.stalled_at_s = -math.inf
         """When a stall of it was last told."""
+        self.drill: Deed | None = None
+        """The fault that was done to it last, as a drill."""
         self.process: subprocess.Popen[bytes] | None = None
         self._pipes: dict[Stream, int] = {}
         self._timers: list[asyncio.TimerHandle] = []
@@ -167,6 +170,16 @@ class Worker:
         self._stopped_for_s += since_last_look_s
         if self._stopped_for_s >= self.frozen_limit_s:
             self.give_up(f"frozen for {self._stopped_for_s:.1f} s")
+
+    def inject(self, deed: Deed) -> None:
+        """Does a fault to the worker, as a drill."""
+        if self._has_ended:
+            return
+        self.drill = deed
+        if deed == "notice":
+            send(self.pid, signal.SIGTERM)
+        else:
+            send_group(self.pid, signal.SIGSTOP if deed == "freeze" else signal.SIGKILL)
 
     def give_up(self, reason: str) -> None:
         """Kills the worker; it counts as lost."""

@@ -46,6 +46,10 @@ class ControllerClient(Protocol):
         """Gives a task another elastic range."""
         ...
 
+    def inject(self, job_id: str, task: str, worker: str, deed: str) -> "JobAnswer":
+        """Has a fault done to a running worker, where the cluster file allows drills."""
+        ...
+
     def nodes(self) -> "list[NodeAnswer]":
         """Returns all nodes."""
         ...

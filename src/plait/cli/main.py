@@ -15,6 +15,7 @@ from plait.cli.devices import devices
 from plait.cli.drain import drain
 from plait.cli.explain import explain
 from plait.cli.failures import FAILED, INTERRUPTED, OK, USAGE, exit_code_of
+from plait.cli.inject import inject
 from plait.cli.logs import logs
 from plait.cli.nodes import nodes
 from plait.cli.output import print_json, warn
@@ -46,6 +47,7 @@ VERBS: tuple[tuple[str, Verb, str], ...] = (
     ("Jobs", explain, "plait explain resnet50-1"),
     ("Jobs", resize, "plait resize resnet50-1 --workers 4:8"),
     ("Jobs", cancel, "plait cancel resnet50-1"),
+    ("Jobs", inject, "plait inject resnet50-1 w2 kill"),
     ("Jobs", checkpoints, "plait checkpoints runs/first/checkpoint verify"),
     ("Before you submit", validate, "plait validate job.yaml cluster.yaml"),
     ("Before you submit", plan, "plait plan job.yaml --cluster cluster.yaml"),

@@ -44,13 +44,7 @@ class Narrator:
         if attempt_id is not None:
             if not attempt_id.startswith(f"{self.job_id}/"):
                 return
-            if kind == "worker_exited":
-                yield from self._exit(event)
-            elif kind == "link_stalled":
-                who = self._who(attempt_id, event["worker_id"])
-                yield f"{_task(attempt_id)}: {who} was held up: {event['reason']}"
-            elif kind == "step_reported":
-                yield from self.split(_task(attempt_id), dict(event["split"]), event["reason"])
+            yield from self._of_attempt(kind, event)
         elif "job_id" in event:
             if event["job_id"] == self.job_id:
                 yield from self._request(kind, event)
@@ -58,6 +52,18 @@ class Narrator:
             yield from self._node(kind, event)
         elif "device" in event:
             yield f"device {event['device']} {_device_told(kind, event)}"
+
+    def _of_attempt(self, kind: str, event: Document) -> Iterator[str]:
+        attempt_id = event["attempt_id"]
+        task = _task(attempt_id)
+        if kind == "worker_exited":
+            yield from self._exit(event)
+        elif kind == "fault_injected":
+            yield f"{task}: {event['deed']} of {self._who(attempt_id, event['worker_id'])} is asked for, as a drill"
+        elif kind == "link_stalled":
+            yield f"{task}: {self._who(attempt_id, event['worker_id'])} was held up: {event['reason']}"
+        elif kind == "step_reported":
+            yield from self.split(task, dict(event["split"]), event["reason"])
 
     def _node(self, kind: str, event: Document) -> Iterator[str]:
         if kind == "node_joined":

@@ -15,6 +15,7 @@ from plait.agent.messages import (
     CheckDevice,
     DeviceChecked,
     Heartbeat,
+    InjectFault,
     LinkStall,
     Progress,
     Register,
@@ -40,7 +41,7 @@ from plait.controller.proposals import (
 )
 from plait.controller.writer import Writer
 from plait.schedule.commands import AbortCollectives, ResizeTask, StartTask, StopTask, TestDevice
-from plait.schedule.events import NodeLost
+from plait.schedule.events import FaultInjected, NodeLost
 
 log = logging.getLogger(__name__)
 
@@ -263,6 +264,8 @@ class Switchboard:
 
     def _carry_out(self, record: Record) -> None:
         """Acts on durable decisions; where an agent is away, its next registration makes up for it."""
+        if isinstance(record.event, FaultInjected):
+            self._inject(record.event)
         for command in record.commands:
             match command:
                 case StartTask(attempt_id=attempt_id) | StopTask(attempt_id=attempt_id):
@@ -278,6 +281,12 @@ class Switchboard:
                     for node in {order.worker.node for order in orders}:
                         if node in self.links:
                             self.links[node].send(TellLost(attempt_id=attempt_id, lost=lost))
+
+    def _inject(self, event: FaultInjected) -> None:
+        order = self._writer.ledger.order(event.attempt_id, event.worker_id)
+        link = self.links.get(order.worker.node) if order is not None else None
+        if link is not None:
+            link.send(InjectFault(attempt_id=event.attempt_id, worker_id=event.worker_id, deed=event.deed))
 
     def _send_all(self, attempt_id: str, only: AbstractSet[str] | None = None) -> None:
         for worker_id, order in self._writer.ledger.of_attempt(attempt_id).items():

@@ -86,6 +86,7 @@ def build(controller: "Controller", token: str) -> Starlette:
         Route("/v1/jobs/{job}", endpoints.job, methods=["GET"]),
         Route("/v1/jobs/{job}/cancel", endpoints.cancel, methods=["POST"]),
         Route("/v1/jobs/{job}/resize", endpoints.resize, methods=["POST"]),
+        Route("/v1/jobs/{job}/inject", endpoints.inject, methods=["POST"]),
         Route("/v1/jobs/{job}/explain", endpoints.explain, methods=["GET"]),
         Route("/v1/jobs/{job}/progress", endpoints.progress, methods=["GET"]),
         Route("/v1/jobs/{job}/logs", endpoints.logs, methods=["GET"]),

@@ -93,6 +93,11 @@ class Client:
         body = {"task": task, "min": fewest, "max": most}
         return cast("JobAnswer", self._call("POST", f"/v1/jobs/{_part(job_id)}/resize", body))
 
+    def inject(self, job_id: str, task: str, worker: str, deed: str) -> JobAnswer:
+        """Has a fault done to a running worker, where the cluster file allows drills."""
+        body = {"task": task, "worker": worker, "deed": deed}
+        return cast("JobAnswer", self._call("POST", f"/v1/jobs/{_part(job_id)}/inject", body))
+
     def nodes(self) -> list[NodeAnswer]:
         """Returns all nodes."""
         return cast("list[NodeAnswer]", self._call("GET", "/v1/nodes")["nodes"])

@@ -18,6 +18,7 @@ from plait.controller.orders import log_directory
 from plait.controller.plan import plan_answer
 from plait.controller.requests import (
     BodyReader,
+    InjectRequest,
     PlanRequest,
     Refused,
     ResizeRequest,
@@ -29,7 +30,7 @@ from plait.controller.requests import (
 )
 from plait.controller.views import explain_answer, job_answer, node_answer, progress_answer
 from plait.controller.writer import Proposal, View
-from plait.schedule.events import JobCancelled, JobSubmitted, NodeDrained, NodeResumed, ResizeRequested
+from plait.schedule.events import FaultInjected, JobCancelled, JobSubmitted, NodeDrained, NodeResumed, ResizeRequested
 from plait.spec.job import WorkerRange
 from plait.words import did_you_mean
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 EVENTS_LIMIT: Final = 500
 _SUBMIT: BodyReader[SubmitRequest] = BodyReader(SubmitRequest)
 _PLAN: BodyReader[PlanRequest] = BodyReader(PlanRequest)
+_INJECT: BodyReader[InjectRequest] = BodyReader(InjectRequest)
 _RESIZE: BodyReader[ResizeRequest] = BodyReader(ResizeRequest)
 
 
@@ -119,6 +121,30 @@ class Endpoints:
 
         if await self._writer.put(propose) is None:
             raise Refused(HTTPStatus.CONFLICT, f"job {job_id!r} has ended and cannot be resized")
+        return self._job(job_id)
+
+    async def inject(self, request: Request) -> Response:
+        """POST /v1/jobs/{job}/inject: a drill, where the cluster file allows them."""
+        job_id = self._known_job(request)
+        body = _INJECT.read(await request.body())
+        if not self._controller.cluster.drills:
+            raise Refused(HTTPStatus.FORBIDDEN, "drills are off; the cluster file turns them on by `drills: true`")
+        self._known_task(job_id, body.task)
+
+        def propose(view: View) -> Proposal | None:
+            attempt_id = view.state.jobs[job_id].tasks[body.task].attempt_id
+            if attempt_id is None or view.ledger.order(attempt_id, body.worker) is None:
+                return None
+            event = FaultInjected(
+                id=view.id, at_s=view.at_s, attempt_id=attempt_id, worker_id=body.worker, deed=body.deed
+            )
+            return Proposal(event=event)
+
+        if await self._writer.put(propose) is None:
+            attempt_id = self._writer.state.jobs[job_id].tasks[body.task].attempt_id
+            running = self._writer.ledger.of_attempt(attempt_id) if attempt_id is not None else {}
+            near = did_you_mean(body.worker, running) or f"; running are {', '.join(running) or 'none'}"
+            raise Refused(HTTPStatus.NOT_FOUND, f"task {body.task!r} has no running worker {body.worker!r}{near}")
         return self._job(job_id)
 
     async def explain(self, request: Request) -> Response:

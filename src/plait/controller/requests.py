@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import ValidationError
 
 from plait.errors import PlaitError
+from plait.schedule.domain import Deed
 from plait.spec.job import Job
 from plait.wire import Codec
 from plait.words import did_you_mean
@@ -50,6 +51,15 @@ class ResizeRequest:
     task: str
     min: int
     max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectRequest:
+    """Body of ``POST /v1/jobs/{job}/inject``."""
+
+    task: str
+    worker: str
+    deed: Deed
 
 
 class BodyReader(Generic[T]):

@@ -5,6 +5,8 @@ from typing import Literal
 
 TaskState = Literal["blocked", "waiting", "starting", "running", "stopping", "succeeded", "failed", "cancelled"]
 JobState = Literal["waiting", "running", "succeeded", "failed", "cancelled"]
+Deed = Literal["kill", "freeze", "notice", "device_fault"]
+"""Faults that people may have done to a running worker, to see what follows."""
 WorkerState = Literal["starting", "running", "exited", "lost"]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plait.hardware.device import Node
+from plait.schedule.domain import Deed
 from plait.spec.cluster import Cluster
 from plait.spec.job import FailureCause, Job, WorkerRange
 
@@ -141,6 +142,16 @@ class WorkerExited(_Stamp):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultInjected(_Stamp):
+    """A person asked that this fault be done to a running worker, to see what follows."""
+
+    attempt_id: str
+    worker_id: str
+    deed: Deed
+    kind: Literal["fault_injected"] = "fault_injected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStalled(_Stamp):
     """A worker waited for others because a link gave no answer; nobody left. ``reason`` says what counters showed."""
 
@@ -203,6 +214,7 @@ Event = (
     | DeviceTested
     | WorkerStarted
     | WorkerExited
+    | FaultInjected
     | LinkStalled
     | StepReported
     | PriceChanged

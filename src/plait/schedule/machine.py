@@ -17,6 +17,7 @@ from plait.schedule.events import (
     DeviceReturned,
     DeviceTested,
     Event,
+    FaultInjected,
     JobCancelled,
     JobSubmitted,
     LinkStalled,
@@ -128,7 +129,7 @@ def holder_of(state: ClusterState, device_id: str) -> tuple[str, str] | None:
 
 def _may_move(before: ClusterState, after: ClusterState, event: Event) -> bool:
     """Progress and starts are frequent and change nothing that scheduling looks at, but for a gang turning elastic."""
-    if not isinstance(event, LinkStalled | StepReported | WorkerStarted):
+    if not isinstance(event, FaultInjected | LinkStalled | StepReported | WorkerStarted):
         return True
     old, new = before.attempts.get(event.attempt_id), after.attempts.get(event.attempt_id)
     return old is not None and new is not None and (old.can_resize != new.can_resize)
@@ -146,6 +147,8 @@ def _take(draft: Draft, event: Event) -> None:
             workers.started(draft, event)
         case WorkerExited():
             workers.exited(draft, event)
+        case FaultInjected():
+            workers.injected(draft, event)
         case LinkStalled():
             workers.stalled(draft, event)
         case StepReported():

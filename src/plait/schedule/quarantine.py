@@ -122,7 +122,7 @@ def tested(draft: Draft, event: DeviceTested) -> None:
 
 
 def seen_again(draft: Draft, record: NodeRecord, *, is_new_start: bool) -> NodeRecord:
-    """Returns a node that has joined again; tests that ran on one that started anew are gone with it, so due at once."""
+    """Returns a node that has joined again; tests that ran on one that started anew are due again at once."""
     troubles = {
         device: _quarantined(trouble.since_s, trouble.reason, draft.now_s - trouble.since_s, trouble.last_test)
         if is_new_start and trouble.state == "probation"

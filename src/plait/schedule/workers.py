@@ -7,7 +7,7 @@ from plait.schedule.attempts import NO_MEMORY, backoff_s, conclude, drop_workers
 from plait.schedule.capacity import could_hold
 from plait.schedule.commands import AbortCollectives, ResizeTask
 from plait.schedule.draft import Draft, with_note
-from plait.schedule.events import LinkStalled, StepReported, WorkerExited, WorkerStarted
+from plait.schedule.events import FaultInjected, LinkStalled, StepReported, WorkerExited, WorkerStarted
 from plait.schedule.phrases import of_workers
 from plait.schedule.quarantine import blame
 from plait.schedule.state import AttemptRecord, Outcome, Progress, WorkerRecord
@@ -68,6 +68,13 @@ def stalled(draft: Draft, event: LinkStalled) -> None:
     if attempt is not None and event.worker_id in attempt.workers:
         kind = "a matter of a moment" if event.is_transient else "the network"
         draft.put_attempt(with_note(attempt, f"{event.worker_id} was held up by {kind}: {event.reason}"))
+
+
+def injected(draft: Draft, event: FaultInjected) -> None:
+    """Keeps for people that what follows was asked for; the fault itself is the agent's business."""
+    attempt = draft.state.attempts.get(event.attempt_id)
+    if attempt is not None and event.worker_id in attempt.workers:
+        draft.put_attempt(with_note(attempt, f"{event.deed} of {event.worker_id} was asked for, as a drill"))
 
 
 def exited(draft: Draft, event: WorkerExited) -> None:

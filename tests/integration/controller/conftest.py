@@ -189,10 +189,10 @@ def job(name: str = "digits", workers: int = 1, **rules: object) -> Job:
 
 @asynccontextmanager
 async def controller_at(
-    state: Path, engine: FakeEngine | None = None, timing: Timing | None = None
+    state: Path, engine: FakeEngine | None = None, timing: Timing | None = None, cluster: Cluster | None = None
 ) -> AsyncIterator[Controller]:
     options = ServeOptions(timing=timing or Timing(heartbeat_timeout_s=60.0, fence_s=60.0))
-    async with running(Cluster(), state, options, engine or FakeEngine()) as (controller, _):
+    async with running(cluster or Cluster(), state, options, engine or FakeEngine()) as (controller, _):
         yield controller
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 GETS = ("status", "nodes", "jobs/digits-1", "jobs/digits-1/explain", "jobs/digits-1/progress", "events?after=0")
 GETS_LOGS = "jobs/digits-1/logs?task=train"
-POSTS = ("jobs", "plan", "jobs/digits-1/cancel", "jobs/digits-1/resize", "nodes/n0/drain", "nodes/n0/resume")
+POSTS = (
+    "jobs", "plan", "jobs/digits-1/cancel", "jobs/digits-1/resize", "jobs/digits-1/inject",
+    "nodes/n0/drain", "nodes/n0/resume",
+)  # fmt: skip
 
 
 def exchange(
@@ -105,6 +108,8 @@ async def test_refusals_say_what_is_wrong_in_one_sentence(stage: "Stage") -> Non
             ("POST", "jobs", {"job": {"name": 3}}, 422, "job.name"),
             ("POST", "jobs/digits-1/resize", {"task": "train", "min": 3, "max": 2}, 422, "1 <= min <= max"),
             ("POST", "jobs/digits-1/resize", {"task": "train", "min": 3}, 422, "max"),
+            ("POST", "jobs/digits-1/inject", {"task": "train", "worker": "w0", "deed": "kill"}, 403, "`drills: true`"),
+            ("POST", "jobs/digits-1/inject", {"task": "train", "worker": "w0", "deed": "hurt"}, 422, "deed"),
             ("POST", "jobs", "x" * (5 * 2**20), 413, "larger than 4194304 bytes"),
         ]
         for method, path, body, expected, words in cases:
