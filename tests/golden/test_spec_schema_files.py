@@ -1,26 +1,28 @@
 """The JSON Schemas as golden files; what the schema takes, the loader takes.
 
-After a wanted change: ``plait schema job > tests/golden/job.schema.json``, and the same for ``cluster``.
+After a wanted change: ``plait schema job > tests/golden/job.schema.json``, and the same for ``cluster`` and
+``scenario``.
 """
 
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import pytest
 import yaml
 
-from plait.spec.document import Document
-from plait.spec.schema import schema
+from plait.spec.schema import Kind, forms, schema
 from plait.spec.units import DURATION, RATE, SIZE
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 CORPUS = HERE.parent / "data" / "bad_specs"
 
-KINDS: tuple[Literal["job"], Literal["cluster"]] = ("job", "cluster")
+SCENARIOS = HERE / "scenarios"
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def matches(value: Any, form: dict[str, Any], root: dict[str, Any]) -> bool:
@@ -41,6 +43,7 @@ def matches(value: Any, form: dict[str, Any], root: dict[str, Any]) -> bool:
         "minimum": lambda rule: value >= rule,
         "maximum": lambda rule: value <= rule,
         "exclusiveMinimum": lambda rule: value > rule,
+        "minProperties": lambda rule: len(value) >= rule,
         "minItems": lambda rule: len(value) >= rule,
         "items": lambda rule: all(matches(item, rule, root) for item in value),
         "required": lambda rule: all(key in value for key in rule),
@@ -79,23 +82,37 @@ def described(form: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_the_golden_file(kind: Literal["job", "cluster"]) -> None:
+def test_equals_the_golden_file(kind: Kind) -> None:
     golden = json.loads((HERE / f"{kind}.schema.json").read_text(encoding="utf-8"))
     assert schema(kind) == golden
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_key_is_described(kind: Literal["job", "cluster"]) -> None:
+def test_every_key_is_described(kind: Kind) -> None:
     keys = described(schema(kind))
     assert len(keys) > 10
     assert all(key["description"].endswith(".") for key in keys)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_takes_the_good_example(kind: Literal["job", "cluster"]) -> None:
+@pytest.mark.parametrize("kind", ["job", "cluster"])
+def test_takes_the_good_example(kind: Kind) -> None:
     form = schema(kind)
     example = yaml.safe_load((EXAMPLES / f"{kind}.yaml").read_text(encoding="utf-8"))
     assert matches(example, form, form)
+
+
+@pytest.mark.parametrize("file", sorted(SCENARIOS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_takes_the_scenarios(file: Path) -> None:
+    form = schema("scenario")
+    assert matches(yaml.safe_load(file.read_text(encoding="utf-8")), form, form)
+
+
+@pytest.mark.parametrize(("key", "value"), [("constraint", "wether"), ("starts_in", "soon"), ("day", "monday")])
+def test_refuses_wrong_scenarios(key: str, value: str) -> None:
+    form = schema("scenario")
+    good = yaml.safe_load((SCENARIOS / "priority-preempted.yaml").read_text(encoding="utf-8"))
+    good["expect"][0][key] = value
+    assert not matches(good, form, form)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +133,7 @@ def test_takes_the_good_example(kind: Literal["job", "cluster"]) -> None:
         ("cluster", "cluster_times"),
     ],
 )
-def test_refuses_wrong_files(kind: Literal["job", "cluster"], name: str) -> None:
+def test_refuses_wrong_files(kind: Kind, name: str) -> None:
     form = schema(kind)
     wrong = yaml.safe_load((CORPUS / f"{name}.yaml").read_text(encoding="utf-8"))
     assert not matches(wrong, form, form)
@@ -136,6 +153,6 @@ def test_defaults_and_examples_fit_their_own_patterns() -> None:
 
 
 def test_every_form_has_an_attribute_docstring_for_every_field() -> None:
-    for form in Document.__subclasses__():
+    for form in forms():
         assert form.__doc__
         assert form.model_fields

@@ -1,4 +1,4 @@
-"""``plait schema``: the JSON Schema of job and cluster files, for editors."""
+"""``plait schema``: the JSON Schema of job, cluster and scenario files, for editors."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -15,6 +15,7 @@ class SpecKind(StrEnum):
 
     JOB = "job"
     CLUSTER = "cluster"
+    SCENARIO = "scenario"
 
 
 def schema(
@@ -24,5 +25,5 @@ def schema(
     """Print the JSON Schema of a file, for editors."""
     from plait.spec.schema import schema as schema_of
 
-    print_json(schema_of("cluster" if kind is SpecKind.CLUSTER else "job"))
+    print_json(schema_of(kind.value))
     return OK

@@ -2,25 +2,36 @@
 
 import ast
 import importlib.resources
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from plait.spec.document import ClusterDocument, Document, JobDocument
-from plait.spec.units import DURATION, SIZE, duration_text, size_text
+from plait.spec.document import ClusterDocument, Document, JobDocument, ScenarioDocument
+from plait.spec.units import (
+    DURATION,
+    SIZE,
+    TIME_OF_DAY_PATTERN,
+    duration_text,
+    size_text,
+    time_of_day_text,
+)
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_FORMS: dict[str, type[Document]] = {"job": JobDocument, "cluster": ClusterDocument}
-_TITLES = {"job": "Plait job", "cluster": "Plait cluster"}
+Kind = Literal["job", "cluster", "scenario"]
+
+_FORMS: dict[Kind, type[Document]] = {"job": JobDocument, "cluster": ClusterDocument, "scenario": ScenarioDocument}
+_TITLES: dict[Kind, str] = {"job": "Plait job", "cluster": "Plait cluster", "scenario": "Plait scenario"}
 
 
-def schema(kind: Literal["job", "cluster"]) -> dict[str, Any]:
-    """Returns the JSON Schema of ``job.yaml`` or ``cluster.yaml``.
+def schema(kind: Kind) -> dict[str, Any]:
+    """Returns the JSON Schema of ``job.yaml``, ``cluster.yaml`` or a file for ``plait explain --scenario``.
 
     It holds for single values; what several keys say together only the loader checks.
     """
     made = _FORMS[kind].model_json_schema(by_alias=True)
     docs = _attribute_docs()
     for name, form in (*made.get("$defs", {}).items(), (_FORMS[kind].__name__, made)):
-        aliases = {field.alias or key: key for key, field in _form(name).model_fields.items()}
+        described = _form(name)
+        aliases = {field.alias or key: key for key, field in described.model_fields.items()}
         for key, field in form["properties"].items():
             field.pop("title", None)
             _drop_null(field)
@@ -29,7 +40,7 @@ def schema(kind: Literal["job", "cluster"]) -> dict[str, Any]:
                 # The pattern says all of the names; a name that does not match it is refused.
                 field["additionalProperties"] = False
                 field.pop("propertyNames", None)
-            words = docs[name][aliases[key]].replace("``", "`")
+            words = _words(docs, described, aliases[key]).replace("``", "`")
             form["properties"][key] = {"description": words, **field}
         form.pop("title", None)
     description = made.pop("description")
@@ -37,7 +48,19 @@ def schema(kind: Literal["job", "cluster"]) -> dict[str, Any]:
 
 
 def _form(name: str) -> type[Document]:
-    return next(form for form in Document.__subclasses__() if form.__name__ == name)
+    return next(form for form in forms() if form.__name__ == name)
+
+
+def forms(of: type[Document] = Document) -> Iterator[type[Document]]:
+    """Goes over all forms, those that extend another one included."""
+    for form in of.__subclasses__():
+        yield form
+        yield from forms(form)
+
+
+def _words(docs: Mapping[str, Mapping[str, str]], form: type[Document], key: str) -> str:
+    """Returns what a key means: what the form says of it, else the form that it extends."""
+    return next(docs[one.__name__][key] for one in form.__mro__ if key in docs.get(one.__name__, {}))
 
 
 def _drop_null(field: dict[str, Any]) -> None:
@@ -53,8 +76,13 @@ def _drop_null(field: dict[str, Any]) -> None:
 def _write_default(field: dict[str, Any]) -> None:
     """Writes the default of a quantity with its unit, as the file would have it."""
     patterns = {option.get("pattern") for option in (field, *field.get("anyOf", ()))}
-    for quantity, text in ((DURATION, duration_text), (SIZE, size_text)):
-        if quantity.pattern in patterns and isinstance(field.get("default"), (int, float)):
+    written: tuple[tuple[str, Callable[[Any], str]], ...] = (
+        (DURATION.pattern, duration_text),
+        (SIZE.pattern, size_text),
+        (TIME_OF_DAY_PATTERN, time_of_day_text),
+    )
+    for pattern, text in written:
+        if pattern in patterns and isinstance(field.get("default"), (int, float)):
             field["default"] = text(field["default"])
 
 

@@ -200,6 +200,11 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
 
 
+def time_of_day_text(seconds: int) -> str:
+    """Returns a time of day as one would write it: ``08:00``."""
+    return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}"
+
+
 def size_text(size_bytes: int) -> str:
     """Returns a size as one would write it: ``16GiB``, ``1500MB``, ``70B``."""
     for unit in ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "KB"):
