@@ -48,7 +48,8 @@ def plans(draw: st.DrawFn) -> Plan:
         sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
         island_of = draw(st.permutations([i for i, size in enumerate(sizes) for _ in range(size)]))
         shares = draw(st.none() | st.tuples(*(st.sampled_from([0.0, 0.3, 1.0]) for _ in sizes)))
-        return islands(tuple(island_of), count, shares if shares and sum(shares) else None, chunks)
+        given = shares if shares and sum(shares) else None
+        return islands(tuple(island_of), count, given, chunks, lanes=draw(st.sampled_from([None, 1, 2])))
     size = draw(st.integers(1, 5))
     if shape == "ring":
         return ring(tuple(draw(st.permutations(range(size)))), count)

@@ -125,7 +125,9 @@ def islands(
     count: int,
     shares: tuple[float, ...] | None = None,
     chunks: int = 1,
+    *,
     shape: str = "islands",
+    lanes: int | None = None,
 ) -> Plan:
     """Reduce-scatter inside islands, exchange across between those who hold the same range, all-gather inside.
 
@@ -138,6 +140,7 @@ def islands(
         shares: For each island, what part of the values it adds up; ``None``: equal ones.
         chunks: Into how many pieces the values are cut first.
         shape: The plan's name.
+        lanes: How many members of each island talk to other islands; ``None``: all.
     """
     number = max(island_of) + 1
     members = [[m for m, island in enumerate(island_of) if island == i] for i in range(number)]
@@ -148,16 +151,16 @@ def islands(
     for start, stop in itertools.pairwise(cuts(count, [1.0] * chunks)):
         edges = [start + edge for edge in cuts(stop - start, given)]
         # Each island's pieces come in turn, so that all links have something to do from the start.
-        pieces = [_lanes(island, *span, members) for island, span in enumerate(itertools.pairwise(edges))]
+        pieces = [_lanes(island, *span, members, lanes) for island, span in enumerate(itertools.pairwise(edges))]
         trees += [tree for turn in itertools.zip_longest(*pieces) for tree in turn if tree is not None]
     return Plan(shape, len(island_of), count, tuple(trees), island_of)
 
 
-def _lanes(root_island: int, first: int, end: int, members: Sequence[Sequence[int]]) -> list[Tree]:
-    """Cuts a range among the members of each island, and gives each piece its tree."""
+def _lanes(root_island: int, first: int, end: int, members: Sequence[Sequence[int]], lanes: int | None) -> list[Tree]:
+    """Cuts a range among the members of each island, or the first of them, and gives each piece its tree."""
     if first == end:
         return []
-    held = [[first + edge for edge in cuts(end - first, [1.0] * len(island))] for island in members]
+    held = [[first + edge for edge in cuts(end - first, [1.0] * len(island[:lanes]))] for island in members]
     edges = sorted({edge for each in held for edge in each})
     trees = []
     for low, high in itertools.pairwise(edges):
