@@ -17,8 +17,8 @@ from fleet import (
     tails,
     wait_for,
 )
-from report import BenchmarkFailed
 from links import Hosts
+from report import BenchmarkFailed
 from step_records import (
     Delay,
     Records,
@@ -153,9 +153,13 @@ class Trial:
             environment["GLOO_SOCKET_IFNAME"] = "eth0"
         namespace = None if self._hosts is None else self._hosts.namespace(index)
         log = self._directory / f"{name}.log"
-        worker = self._nursery.spawn(f"{self._directory.name}-{name}", "recovery_plait.py", environment, log, namespace)
+        worker = self._launch(name, environment, log, namespace)
         self.workers[name] = worker
         return worker
+
+    def _launch(self, name: str, environment: dict[str, str], log: Path, namespace: str | None) -> Worker:
+        full_name = f"{self._directory.name}-{name}"
+        return self._nursery.spawn(full_name, "recovery_plait.py", environment, log, namespace)
 
     def strike(self, chance: random.Random) -> float:
         """Waits for the moment, does the fault, and returns when it was, in monotonic seconds."""

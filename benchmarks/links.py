@@ -60,19 +60,32 @@ class Hosts:
     def plug(self, host: int) -> None:
         _ip("link", "set", f"{self._tag}v{host}", "up")
 
+    def lose(self, host: int) -> None:
+        """Takes a host away altogether, its network namespace and its cable; what ran there must be dead."""
+        _ip("link", "del", f"{self._tag}v{host}")
+        _ip("netns", "del", self.namespace(host))
+
+    def bring_back(self, host: int) -> None:
+        """Makes a host anew that was lost; one that is there stays."""
+        if not (Path("/run/netns") / self.namespace(host)).exists():
+            self._make(host)
+
     def _build(self) -> None:
         bridge = f"{self._tag}b"
         _ip("link", "add", bridge, "type", "bridge")
         _ip("link", "set", bridge, "up")
         for host in range(self.count):
-            space, near = self.namespace(host), f"{self._tag}v{host}"
-            _ip("netns", "add", space)
-            _ip("link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", space)
-            _ip("link", "set", near, "master", bridge)
-            _ip("link", "set", near, "up")
-            _ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
-            _ip("-n", space, "link", "set", "eth0", "up")
-            _ip("-n", space, "link", "set", "lo", "up")
+            self._make(host)
+
+    def _make(self, host: int) -> None:
+        space, near = self.namespace(host), f"{self._tag}v{host}"
+        _ip("netns", "add", space)
+        _ip("link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", space)
+        _ip("link", "set", near, "master", f"{self._tag}b")
+        _ip("link", "set", near, "up")
+        _ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+        _ip("-n", space, "link", "set", "eth0", "up")
+        _ip("-n", space, "link", "set", "lo", "up")
 
     def _remove(self) -> None:
         for host in range(self.count):

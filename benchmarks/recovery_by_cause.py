@@ -2,28 +2,41 @@
 
 Four workers train an MLP with Adam, 100 ms of slept compute a step. In each trial one fault strikes a random member at
 a random instant: memory that runs out (a real limit on the address space of the process), a pulled cable, a cable that
-flaps, SIGKILL, SIGSTOP, SIGTERM as a notice, and a node that is gone (worker and all it started killed, cable out).
+flaps, SIGKILL, SIGSTOP, SIGTERM as a notice, a killed agent (of a worker that a real agent runs), and a node that is
+gone (worker and all it started killed, its network namespace deleted).
 
 A trial is finished if all members that can go on reach the end of the epoch with exit code 0, hold the same parameters
 bit for bit after every step, and the books show each sample exactly once. ``finished_share`` is over all trials;
-``steps_lost_max`` is the furthest that any member went back or skipped. The table tells, for each cause, the time from
-the fault until the last survivor had committed a new step; for ``oom`` the fault is the begin of the step in which
-memory runs out. Pulled and flapping cables need root, for network namespaces; without, these are left out and told.
+``steps_lost_max`` is the furthest that any member went back or skipped. All trials train the same model on the same
+data, as runs without a fault do that come first. Every other trial sums gradients in fixed point: its final weights are
+compared with the undisturbed ones bit for bit (``equal_share_same_members`` where nobody left, ``equal_share_changed``
+where somebody did). The others, whose sums differ in the last bits from run to run, and all where memory runs out (in
+fixed point each pass is as small as can be), are compared by loss over all data: ``loss_over_undisturbed_max``, beside
+``loss_noise``, the same ratio between runs without a fault.
+
+The table tells, for each cause, when the group knew of the fault and had agreed on who goes on; how much later than
+without the fault the last survivor had committed a new step (the downtime), and the steps lost; for ``oom`` the fault
+is the begin of the step in which memory runs out. Pulled and flapping cables and lost nodes need root, for network
+namespaces; without, these are left out and told.
 """
 
+import argparse
+import json
 import random
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 from statistics import median
 
-from fault_trial import MEMBERS, RECOVERY_DEADLINE_S, STEP_S, Fault, Outcome, Trial, fill_books
+from agent_member import AgentMember
+from fault_trial import MEMBERS, STEP_S, Fault, Outcome, Trial, fill_books
 from fleet import (
     TORCH_MODULES,
     Nursery,
     Ports,
+    Worker,
     clean_end,
     signal_session,
     signal_worker,
@@ -33,13 +46,17 @@ from fleet import (
 from links import Hosts, NoNamespaces
 from report import BenchmarkFailed, arguments, finish
 
-CAUSES = ("oom", "kill", "freeze", "notice", "node", "link", "flapping")
+CAUSES = ("oom", "kill", "freeze", "notice", "agent", "node", "link", "flapping")
 NEED_HOSTS = {"node", "link", "flapping"}
 STAYS = {"oom"}
 """Causes after which the victim goes on as a member."""
 
 FLAPS, FLAP_S = 4, 0.25
+PATIENCE_S = 180.0
+"""Waits that end nothing but the trial; a busy machine takes its time."""
 ROOM_MB, SAMPLE_MB = 96, 10
+REFERENCES = 3
+"""Runs without a fault whose losses tell how far runs lie apart anyway."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,11 @@ class Result:
     cause: str
     outcome: Outcome
     victim_code: int | None
+    is_bitwise: bool
+    has_changed: bool = False
+    known_s: float | None = None
+    loss: float | None = None
+    hash: str = ""
 
     @property
     def steps_lost(self) -> int:
@@ -64,18 +86,32 @@ class CauseTrial(Trial):
     """A trial whose fault is one of the causes."""
 
     cause = ""
+    is_bitwise = False
+    heartbeat_timeout_s = 1.0
+    agent: AgentMember | None = None
 
     def _environment(self, name: str) -> dict[str, str]:
+        mode = {
+            "BENCH_HEARTBEAT_S": str(self.heartbeat_timeout_s),
+            **({"BENCH_BITWISE": "1"} if self.is_bitwise else {}),
+        }
         if self.cause != "oom" or name != self.victim:
-            return {}
+            return mode
         return {
+            **mode,
             "BENCH_OOM_STEP": str(self.fault.step),
             "BENCH_ROOM_MB": str(ROOM_MB),
             "BENCH_SAMPLE_MB": str(SAMPLE_MB),
         }
 
+    def _launch(self, name: str, environment: dict[str, str], log: Path, namespace: str | None) -> Worker:
+        if self.cause != "agent" or name != self.victim:
+            return super()._launch(name, environment, log, namespace)
+        self.agent = AgentMember(name, "recovery_plait.py", environment, self._directory)
+        return self.agent.worker
+
     def strike(self, chance: random.Random) -> float:
-        reached = wait_for(lambda: self.records(["w0"])[0].last_step >= self.fault.step, 60.0, 0.005)
+        reached = wait_for(lambda: self.records(["w0"])[0].last_step >= self.fault.step, PATIENCE_S, 0.005)
         self.require(reached, f"step {self.fault.step} was not reached")
         if self.cause == "oom":
             at_s = self.records([self.victim])[0].when(self.fault.step)
@@ -90,8 +126,12 @@ class CauseTrial(Trial):
             signal_worker(victim, SIGSTOP)
         elif self.cause == "notice":
             signal_worker(victim, SIGTERM)
-        if self.cause in {"node", "link"}:
-            assert self._hosts is not None
+        elif self.cause == "agent":
+            assert self.agent is not None
+            self.agent.kill_agent()
+        if self._hosts is not None and self.cause == "node":
+            self._hosts.lose(self.fault.victim)
+        elif self._hosts is not None and self.cause == "link":
             self._hosts.pull(self.fault.victim)
         for _ in range(FLAPS if self.cause == "flapping" else 0):
             assert self._hosts is not None
@@ -108,47 +148,133 @@ class CauseTrial(Trial):
             self._hosts.plug(self.fault.victim)
 
 
-def run_one(nursery: Nursery, directory: Path, ports: Ports, hosts: Hosts | None, *, cause: str, seed: int) -> Result:
-    """Runs one trial; a failure of the training is an outcome, not an exception."""
-    chance = random.Random(f"{cause} {seed}")
+@dataclass
+class Undisturbed:
+    """Runs without a fault: the weights in fixed point, and the losses of the others."""
+
+    hash: str = ""
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def noise(self) -> float:
+        """How far the losses of the runs lie apart, as a ratio."""
+        return max(self.losses) / min(self.losses)
+
+
+def run_undisturbed(nursery: Nursery, directory: Path, ports: Ports, options: argparse.Namespace) -> Undisturbed:
+    """Runs the group without a fault, once in fixed point and a few times as usual."""
+    found = Undisturbed()
+    for turn in range(1 + REFERENCES):
+        place = directory / f"undisturbed{turn}"
+        place.mkdir()
+        trial = CauseTrial(nursery, place, ports, Fault("none", 0, "instant", 0, whole_session=False), None)
+        trial.is_bitwise, trial.heartbeat_timeout_s = turn == 0, options.heartbeat_timeout
+        trial.start(options.seed)
+        members = list(trial.workers)
+        for worker in trial.workers.values():
+            worker.exited.wait(PATIENCE_S)
+        ends = [record.end for record in trial.records(members)]
+        nursery.end(list(trial.workers.values()))
+        end = ends[0]
+        if end is None or None in ends:
+            raise BenchmarkFailed(f"a run without a fault did not end\n{tails(list(trial.workers.values()))}")
+        print(f"  undisturbed {turn}: loss {end['loss']:.6f}, weights {end['hash']}", flush=True)
+        if turn == 0:
+            found.hash = end["hash"]
+        else:
+            found.losses.append(end["loss"])
+    return found
+
+
+def run_one(
+    nursery: Nursery,
+    directory: Path,
+    ports: Ports,
+    hosts: Hosts | None,
+    *,
+    cause: str,
+    options: argparse.Namespace,
+    turn: int,
+) -> Result:
+    """Runs one trial; a failure of the training is an outcome, not an exception.
+
+    Args:
+        nursery: Starts the members.
+        directory: Of this trial.
+        ports: Hands out ports.
+        hosts: Hosts with cables, where they can be made.
+        cause: The fault.
+        options: Of the command line; the seed is that of the training, the same for all trials.
+        turn: Of the trials of this cause; the fault's place and moment follow from it.
+    """
+    chance = random.Random(f"{cause} {options.seed} {turn}")
     fault = Fault(cause, chance.randrange(MEMBERS), "instant", chance.randrange(8, 14), chance.random() < 0.5)
     directory.mkdir()
     trial = CauseTrial(nursery, directory, ports, fault, hosts if cause in NEED_HOSTS else None)
-    trial.cause = cause
+    trial.cause, trial.heartbeat_timeout_s = cause, options.heartbeat_timeout
+    trial.is_bitwise = turn % 2 == 0 and cause != "oom"
+    fault_at_s = None
     outcome = Outcome(fault)
     try:
-        trial.start(seed)
-        _go_through(trial, outcome, chance)
+        trial.start(options.seed)
+        fault_at_s = trial.strike(chance)
+        _go_through(trial, outcome, fault_at_s)
     except BenchmarkFailed as failure:
         outcome.problem = str(failure)
     finally:
-        if hosts is not None and cause in NEED_HOSTS:
+        if hosts is not None and cause in {"link", "flapping"}:
             hosts.plug(fault.victim)
         nursery.end(list(trial.workers.values()))
-    return Result(cause, outcome, trial.workers[trial.victim].exit_code)
+        if trial.agent is not None:
+            trial.agent.end()
+        if hosts is not None:
+            hosts.bring_back(fault.victim)
+    records = trial.records(trial.survivors)
+    ends = [record.end for record in records if record.end is not None]
+    return Result(
+        cause,
+        outcome,
+        trial.workers[trial.victim].exit_code if trial.victim in trial.workers else None,
+        trial.is_bitwise,
+        has_changed=any(commit.world != MEMBERS for record in records for commit in record.commits),
+        known_s=None if fault_at_s is None else known_after_s(directory / "run", fault_at_s),
+        loss=ends[0]["loss"] if ends else None,
+        hash=ends[0]["hash"] if ends else "",
+    )
 
 
-def _go_through(trial: CauseTrial, outcome: Outcome, chance: random.Random) -> None:
-    fault_at_s = trial.strike(chance)
+def known_after_s(run_directory: Path, fault_at_s: float) -> float | None:
+    """Returns when the last survivor knew who goes on, after the fault; None where the group did not change."""
+    since_boot_s = time.time() - time.monotonic()
+    known = []
+    for timeline in run_directory.glob("timeline/*.jsonl"):
+        for line in timeline.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row["kind"] == "membership" and row["lost"]:
+                known.append(row["known_at"] - since_boot_s - fault_at_s)
+    return max(known, default=None)
+
+
+def _go_through(trial: CauseTrial, outcome: Outcome, fault_at_s: float) -> None:
     survivors = trial.survivors
 
     def recovered() -> bool:
         return trial.delay(fault_at_s) is not None or any(trial.workers[name].exited.is_set() for name in survivors)
 
-    wait_for(recovered, RECOVERY_DEADLINE_S)
+    wait_for(recovered, PATIENCE_S)
     outcome.delay = trial.delay(fault_at_s)
     trial.require(outcome.delay is not None, "the survivors did not commit a new step")
     assert outcome.delay is not None
     resumed = outcome.delay.new_step
-    wait_for(lambda: min(record.last_step for record in trial.records(survivors)) >= resumed + 3, 20.0)
+    wait_for(lambda: min(record.last_step for record in trial.records(survivors)) >= resumed + 3, PATIENCE_S)
     trial.mend()
     members = [*survivors, trial.victim] if trial.cause in STAYS else survivors
-    ended = wait_for(lambda: all(trial.workers[name].exited.is_set() for name in members), 60.0)
+    ended = wait_for(lambda: all(trial.workers[name].exited.is_set() for name in members), PATIENCE_S)
     codes = {name: trial.workers[name].exit_code for name in members}
     if not ended or any(codes.values()):
         outcome.problem = f"members ended with {codes}\n{tails(list(trial.workers.values()))}"
     victim = trial.workers[trial.victim]
-    if not victim.exited.wait(10.0):
+    if not victim.exited.wait(PATIENCE_S / 3):
         outcome.problem = outcome.problem or f"the victim runs on\n{victim.log_tail()}"
     if trial.cause == "notice" and victim.exit_code != 0:
         outcome.problem = outcome.problem or f"the member that was given notice ended with {victim.exit_code}"
@@ -159,24 +285,57 @@ def _go_through(trial: CauseTrial, outcome: Outcome, chance: random.Random) -> N
 
 def table(results: list[Result]) -> None:
     """Prints a line for each cause."""
-    heads = f"{'trials':>6s} {'finished':>8s} {'new step after: median':>23s} {'worst':>8s} {'steps lost':>11s}"
-    print(f"\n  {'cause':9s} {heads}")
+    heads = f"{'trials':>6s} {'finished':>8s} {'known after':>15s} {'downtime':>17s} {'steps lost':>10s}"
+    print(f"\n  {'':9s} {'':6s} {'':8s} {'median  worst':>15s} {'median  worst':>17s}\n  {'cause':9s} {heads}")
     for cause in CAUSES:
         mine = [result for result in results if result.cause == cause]
         if not mine:
             continue
-        times = [result.outcome.delay.since_fault_s for result in mine if result.outcome.delay]
-        cells = f"{median(times):21.3f} s {max(times):6.3f} s" if times else f"{'none':>32s}"
-        done = sum(result.is_finished for result in mine)
-        print(f"  {cause:9s} {len(mine):6d} {done:8d} {cells} {max(r.steps_lost for r in mine):11d}")
+        known = [result.known_s for result in mine if result.known_s is not None]
+        down = [result.outcome.delay.beyond_s for result in mine if result.outcome.delay]
+        cells = f"{_two(known):>15s} {_two(down):>17s} {max(r.steps_lost for r in mine):10d}"
+        print(f"  {cause:9s} {len(mine):6d} {sum(result.is_finished for result in mine):8d} {cells}")
+
+
+def _two(seconds: list[float]) -> str:
+    return f"{median(seconds):.3f} {max(seconds):.3f} s" if seconds else "nobody left"
+
+
+def compared(results: list[Result], undisturbed: Undisturbed) -> dict[str, float | None]:
+    """Returns how the weights and the losses are to those of runs without a fault."""
+    exact = [result for result in results if result.is_bitwise and result.hash]
+    same = [result.hash == undisturbed.hash for result in exact if not result.has_changed]
+    changed = [result.hash == undisturbed.hash for result in exact if result.has_changed]
+    usual = median(undisturbed.losses)
+    losses = [result.loss / usual for result in results if not result.is_bitwise and result.loss is not None]
+    return {
+        "equal_share_same_members": sum(same) / len(same) if same else None,
+        "equal_share_changed": sum(changed) / len(changed) if changed else None,
+        "loss_over_undisturbed_max": max(losses, default=None),
+        "loss_over_undisturbed_min": min(losses, default=None),
+        "loss_noise": undisturbed.noise,
+    }
+
+
+def _told(result: Result) -> str:
+    found = result.outcome
+    after = "no new step" if found.delay is None else f"new step after {found.delay.since_fault_s:6.3f} s"
+    books = f"lost {found.lost} repeated {found.repeated} redone {found.redone} unequal {len(found.unequal)}"
+    mark = "" if result.is_finished else f"\n    PROBLEM {found.problem}"
+    whom = f"w{found.fault.victim}@{found.fault.step}"
+    mode = "fixed point" if result.is_bitwise else "as usual"
+    return f"  {result.cause:9s} {whom:7s} {mode:11s} {after}  {books}  victim's exit {result.victim_code}{mark}"
 
 
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--per-cause", type=int, default=None, metavar="N", help="trials of each cause; 50")
     parser.add_argument("--causes", nargs="+", choices=CAUSES, default=list(CAUSES), help="only these")
+    parser.add_argument("--heartbeat-timeout", type=float, default=1.0, metavar="S", help="silence that is death; 1")
+    parser.add_argument("--minutes", type=float, default=None, help="begin no more trials after so long")
     options = parser.parse_args()
     count = options.per_cause or (1 if options.quick else 50)
+    end_s = time.monotonic() + (options.minutes * 60.0 if options.minutes is not None else float("inf"))
     results: list[Result] = []
     with ExitStack() as stack:
         directory = stack.enter_context(clean_end())
@@ -190,27 +349,29 @@ def main() -> int:
             except NoNamespaces as refusal:
                 print(f"without {', '.join(sorted(NEED_HOSTS))}: {refusal}")
                 causes = [cause for cause in causes if cause not in NEED_HOSTS]
-        trials = [(cause, turn) for turn in range(count) for cause in causes]
-        for cause, turn in trials:
-            place = directory / f"{cause}{turn}"
-            result = run_one(nursery, place, ports, hosts, cause=cause, seed=options.seed * 1000 + turn)
-            results.append(result)
-            found = result.outcome
-            after = "no new step" if found.delay is None else f"new step after {found.delay.since_fault_s:6.3f} s"
-            books = f"lost {found.lost} repeated {found.repeated} redone {found.redone} unequal {len(found.unequal)}"
-            mark = "" if result.is_finished else f"\n    PROBLEM {found.problem}"
-            whom = f"w{found.fault.victim}@{found.fault.step}"
-            print(f"  {cause:9s} {whom:7s} {after}  {books}  victim's exit {result.victim_code}{mark}", flush=True)
+        undisturbed = run_undisturbed(nursery, directory, ports, options)
+        for turn in range(count):
+            for cause in causes if time.monotonic() < end_s else ():
+                place = directory / f"{cause}{turn}"
+                result = run_one(nursery, place, ports, hosts, cause=cause, options=options, turn=turn)
+                results.append(result)
+                print(_told(result), flush=True)
     table(results)
-    figures: dict[str, float | None] = {
+    figures = {
         "trials": len(results),
+        "heartbeat_timeout_s": options.heartbeat_timeout,
         "finished_share": sum(result.is_finished for result in results) / len(results),
         "steps_lost_max": max(result.steps_lost for result in results),
+        **compared(results, undisturbed),
     }
     for cause in CAUSES:
-        times = [r.outcome.delay.since_fault_s for r in results if r.cause == cause and r.outcome.delay]
+        mine = [result for result in results if result.cause == cause]
+        times = [result.outcome.delay.since_fault_s for result in mine if result.outcome.delay]
+        known = [result.known_s for result in mine if result.known_s is not None]
+        figures[f"{cause}_trials"] = len(mine)
+        figures[f"{cause}_known_median_s"] = median(known) if known else None
         figures[f"{cause}_downtime_median_s"] = median(times) if times else None
-    reasons = {name: "not run here" for name, value in figures.items() if value is None}
+    reasons = {name: "not run here, or nobody left" for name, value in figures.items() if value is None}
     finish("recovery_by_cause", options.quick, figures, reasons, options.json)
     return 0 if all(result.is_finished for result in results) else 1
 

@@ -1,7 +1,7 @@
 """One member of a Plait session that writes down every committed step and, at the end, the books of its samples.
 
 With ``BENCH_OOM_STEP`` its process may take only ``BENCH_ROOM_MB`` more memory from that step on, and each sample needs
-``BENCH_SAMPLE_MB`` while its batch is worked on.
+``BENCH_SAMPLE_MB`` while its batch is worked on. With ``BENCH_BITWISE`` gradients are summed in fixed point.
 """
 
 import os
@@ -9,6 +9,7 @@ import resource
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import plait
 from workers.models import Numbered, Recorded, adam_with_ledger
@@ -43,7 +44,11 @@ def main() -> None:
     parameters = list(model.parameters())
     dataset = Numbered(global_batch * steps)
     with plait.session(
-        global_batch_size=global_batch, micro_batches=int(os.environ["BENCH_MICRO"]), seed=int(os.environ["BENCH_SEED"])
+        global_batch_size=global_batch,
+        micro_batches=int(os.environ["BENCH_MICRO"]),
+        seed=int(os.environ["BENCH_SEED"]),
+        bitwise=os.environ.get("BENCH_BITWISE") == "1",
+        heartbeat_timeout_s=float(os.environ.get("BENCH_HEARTBEAT_S", "1")),
     ) as run:
         if "BENCH_SAVE" in os.environ:
             run.save_every(10.0, os.environ["BENCH_SAVE"])
@@ -63,7 +68,10 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
         used, again = model.books(global_batch)
-        log.write(event="end", step=run.step, used=used, again=again, hash=digest(parameters), world=list(run.world))
+        with torch.no_grad():
+            loss = float(nn.functional.cross_entropy(model.net(dataset.vectors), dataset.labels))
+        world = list(run.world)
+        log.write(event="end", step=run.step, used=used, again=again, hash=digest(parameters), world=world, loss=loss)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def node_of(state: ClusterState, device: str) -> NodeRecord | None:
 
 def trouble_told(device: str, trouble: DeviceTrouble, now_s: float) -> str:
     """Returns one sentence about a device that takes no work: its state, why, and when it will be tried again."""
-    what = "is being tested" if trouble.state == "probation" else f"is {trouble.state}"
+    what = "is being tested, kept from work" if trouble.state == "probation" else f"is {trouble.state}"
     parts = [f"{device} {what} since {span(max(0.0, now_s - trouble.since_s))}: {trouble.reason}"]
     if trouble.last_test:
         parts.append(f"last test: {trouble.last_test}")

@@ -27,9 +27,9 @@ async def test_a_device_that_failed_is_tested_by_its_agent_and_works_again(stage
         assert (check.device, check.limit_s) == ("n0/0", 60.0)
         (seen,) = (await asyncio.to_thread(client.nodes))[0]["devices"]
         assert (seen["state"], seen["tested_in_s"]) == ("probation", None)
-        assert "n0/0 is being tested since" in seen["reason"]
+        assert "n0/0 is being tested, kept from work since" in seen["reason"]
         told = (await asyncio.to_thread(client.explain, "digits-1"))["tasks"][0]
-        assert "n0/0 is being tested since" in told["waiting"]
+        assert "n0/0 is being tested, kept from work since" in told["waiting"]
         assert "n0/0 is quarantined: tested in 0 s" in " ".join(told["history"])
         # An order that was lost with its connection comes again; a test that is answered twice counts once.
         await agent.connect(stage.state)
