@@ -5,7 +5,7 @@ from dataclasses import replace
 from plait.schedule.policy import Configuration, Rate
 from plait.sim.checker import problems
 from plait.sim.jobs import SimJob
-from plait.sim.outcome import Held, JobOutcome, RunOutcome
+from plait.sim.outcome import Away, Held, JobOutcome, RunOutcome
 
 
 def _job(name: str, size: int = 2, project: str = "default", allowed: tuple[str, ...] = ()) -> SimJob:
@@ -56,6 +56,24 @@ def test_devices_before_the_submission_and_after_the_end() -> None:
 
 def test_a_stranger() -> None:
     assert problems(_run(_held("z", (0, 1), 10.0, 50.0))) == ["z holds devices but is no job of the trace"]
+
+
+def test_devices_of_a_node_that_failed() -> None:
+    whole = _run(_held("x", (0, 1), 10.0, 50.0), _held("y", (0, 1), 70.0, 90.0))
+    assert problems(replace(whole, away=(Away(node="n0", start_s=50.0, end_s=70.0),))) == []
+    assert problems(replace(whole, away=(Away(node="n1", start_s=20.0, end_s=30.0),))) == [], "another node"
+    failures = (Away(node="n0", start_s=80.0, end_s=85.0), Away(node="n0", start_s=20.0, end_s=30.0))
+    assert problems(replace(whole, away=failures)) == [
+        "x holds devices of n0, which failed at 20 s",
+        "y holds devices of n0, which failed at 80 s",
+    ]
+
+
+def test_what_is_left_of_a_gang() -> None:
+    """The worker on the node that failed is gone, the other one holds its device on."""
+    other = replace(_held("x", (0,), 10.0, 60.0), node="n1")
+    (told,) = problems(_run(_held("x", (0,), 10.0, 50.0), other))
+    assert told == "x holds 1 devices from 50 s on; it runs with 2 to 2"
 
 
 def test_a_quota() -> None:

@@ -18,7 +18,7 @@ from plait.sim.live import LiveOptions, node_of, run_live
 from plait.sim.outcome import RunOutcome, figures
 from plait.sim.recorded import NoRecord, is_recorded, read_records, reproduce
 from plait.sim.tariff import Tariff
-from plait.spec.cluster import PriceWindow, Reservation
+from plait.spec.cluster import PriceWindow, Project, Reservation
 
 NODES = (node_of("a0", "A", 4, speed=2.0), node_of("a1", "A", 4, speed=2.0), node_of("b0", "B", 4, speed=1.0))
 CHECKED = LiveOptions(is_checked=True, keeps_timeline=True, prices_per_hour={"A": 3.6, "B": 1.8})
@@ -92,6 +92,30 @@ def test_failing_nodes_cost_time_but_no_job() -> None:
     assert figures(rough_run)["unfinished_jobs"] == 0
     assert (figures(rough_run)["jct_mean_h"] or 0.0) > (figures(calm_run)["jct_mean_h"] or 0.0)
     assert any(one.restarts for one in rough_run.jobs)
+
+
+@pytest.mark.parametrize("name", ["fifo_backfill", "las", "sia", "max_min_fairness", "multi_objective"])
+@pytest.mark.parametrize("elastic", [False, True])
+def test_schedules_are_right_where_nodes_fail(name: str, *, elastic: bool) -> None:
+    """Gangs of eight stand on both nodes of a type, so that one failure leaves half of them."""
+    jobs = [*_crowd(12, elastic=elastic), *(_job(90 + i, 400.0 * (i + 1), 4000.0, 8) for i in range(3))]
+    rates = _rates((1, 2, 4, 8))
+    jobs = sorted((replace(job, rates=rates) for job in jobs), key=lambda job: job.submitted_at_s)
+    options = LiveOptions(node_mtbf_s=400.0, repair_s=120.0, keeps_timeline=True, is_checked=True, seed=5)
+    run = _run(jobs, name, options=options)
+    assert len(run.away) > 3
+    assert problems(run) == []
+
+
+def test_a_queue_keeps_limits_of_projects_too() -> None:
+    """It knows neither weights nor lending, but what a project may never exceed holds under every policy."""
+    jobs = [replace(job, project="vision") for job in _crowd(12)]
+    limits = {"vision": {"A": 4, "B": 2}}
+    project = Project(name="vision", limit=(("A", 4), ("B", 2)))
+    assert problems(_run(jobs), limits), "without limits it takes more"
+    limited = _run(jobs, options=replace(CHECKED, projects=(project,)))
+    assert figures(limited)["unfinished_jobs"] == 0
+    assert problems(limited, limits) == []
 
 
 def test_cycles_decide_at_rounds_only() -> None:

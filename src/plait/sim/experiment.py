@@ -22,7 +22,7 @@ MANY_JOBS = 20_000
 class Experiment:
     """What is simulated. ``engine`` is the live state machine, or the simulator of rounds (the neutral setting).
 
-    From ``many_jobs`` jobs on, work is started at rounds only, and who held what is not kept.
+    From ``many_jobs`` jobs on, work is started at rounds only.
     """
 
     jobs: tuple[SimJob, ...]
@@ -51,13 +51,12 @@ def run(experiment: Experiment, policy_text: str) -> RunOutcome:
         ScheduleBroken: The checker found a fault.
     """
     chosen = policy(*parse_policy(policy_text))
-    is_large = len(experiment.jobs) >= experiment.many_jobs
     if experiment.engine == "rounds":
-        outcome = _run_rounds(experiment, chosen, keeps=not is_large)
+        outcome = _run_rounds(experiment, chosen)
     else:
         options = LiveOptions(
             round_s=experiment.round_s,
-            is_cyclic=is_large,
+            is_cyclic=len(experiment.jobs) >= experiment.many_jobs,
             restart_s=experiment.restart_s,
             checkpoint_s=experiment.checkpoint_s,
             node_mtbf_s=experiment.node_mtbf_s,
@@ -70,17 +69,17 @@ def run(experiment: Experiment, policy_text: str) -> RunOutcome:
             beliefs=experiment.beliefs,
             seed=experiment.seed,
             day_s=experiment.day_s,
-            keeps_timeline=not is_large,
+            keeps_timeline=True,
         )
         outcome = run_live(experiment.jobs, experiment.cluster.nodes, chosen, options)
     limits = {project.name: dict(project.limit) for project in experiment.cluster.projects if project.limit}
-    faults = problems(outcome, limits) if outcome.timeline and experiment.node_mtbf_s is None else []
+    faults = problems(outcome, limits)
     if faults:
         raise ScheduleBroken(f"the schedule of {policy_text} is wrong: {faults[0]} ({len(faults)} faults in all)")
     return replace(outcome, policy=policy_text)
 
 
-def _run_rounds(experiment: Experiment, chosen: Policy, *, keeps: bool) -> RunOutcome:
+def _run_rounds(experiment: Experiment, chosen: Policy) -> RunOutcome:
     cluster = experiment.cluster.cluster
     if experiment.node_mtbf_s is not None or cluster.price_windows or cluster.projects or cluster.reservations:
         raise PlaitError(
@@ -90,7 +89,7 @@ def _run_rounds(experiment: Experiment, chosen: Policy, *, keeps: bool) -> RunOu
         round_s=max(TICK_S, round(experiment.round_s / TICK_S) * TICK_S),
         restart_s=min(experiment.restart_s, TICK_S),
         beliefs=experiment.beliefs,
-        keeps_timeline=keeps,
+        keeps_timeline=True,
     )
     return run_neutral(experiment.jobs, experiment.cluster.machines(), chosen, setting)
 

@@ -33,7 +33,7 @@ from plait.schedule.validate import validate
 from plait.sim.beliefs import Beliefs
 from plait.sim.gangs import Book, Gang, Hardware
 from plait.sim.jobs import SimJob
-from plait.sim.outcome import Held, JobOutcome, RunOutcome, fair_time_s
+from plait.sim.outcome import Away, Held, JobOutcome, RunOutcome, fair_time_s
 from plait.sim.tariff import Tariff
 from plait.sim.timed import TimedPolicy
 from plait.spec.cluster import Cluster, PolicyChoice, PriceWindow, Project, Reservation
@@ -127,6 +127,7 @@ class _Run:
         self.beliefs = options.beliefs.begin()
         self.tariff = Tariff(options.prices_per_hour, options.windows, options.price_changes, options.day_s)
         self.timeline: list[Held] = []
+        self.away: list[Away] = []
         self.cost = 0.0
         self.active_integral = 0.0
         self.active_now = 0
@@ -384,7 +385,9 @@ class _Run:
                 gang.works_from_s = self.now_s + self.options.restart_s
                 self._schedule_end(gang)
         self._close_jobs(None)
-        self.at(self.now_s + self.options.repair_s, lambda: self._repaired(node))
+        back_s = self.now_s + self.options.repair_s
+        self.away.append(Away(node=node.id, start_s=self.now_s, end_s=back_s))
+        self.at(back_s, lambda: self._repaired(node))
 
     def _repaired(self, node: Node) -> None:
         self.feed(NodeJoined, node=node)
@@ -453,6 +456,7 @@ class _Run:
             cost=self.cost,
             solve_s=tuple(self.policy.solve_s),
             timeline=tuple(self.timeline),
+            away=tuple(self.away),
         )
 
 

@@ -34,7 +34,10 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """All that a run of one policy over one trace yielded. ``solve_s`` has the CPU seconds of each decision."""
+    """All that a run of one policy over one trace yielded.
+
+    ``solve_s`` has the CPU seconds of each decision, ``away`` the failures of nodes.
+    """
 
     policy: str
     jobs: tuple[JobOutcome, ...]
@@ -46,6 +49,7 @@ class RunOutcome:
     cost: float
     solve_s: tuple[float, ...] = ()
     timeline: tuple["Held", ...] = field(default=(), repr=False)
+    away: tuple["Away", ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,15 @@ class Held:
     node: str
     accelerator_type: str
     devices: tuple[int, ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A node that failed, and when it came back."""
+
+    node: str
     start_s: float
     end_s: float
 
