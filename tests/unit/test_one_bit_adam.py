@@ -138,3 +138,20 @@ def test_settings_out_of_range_are_refused() -> None:
     first, second = parameters()
     with pytest.raises(PlaitError, match="same betas"):
         OneBitAdam([{"params": [first]}, {"params": [second], "betas": (0.5, 0.9)}])
+
+
+def test_a_copy_goes_on_as_the_original() -> None:
+    weights = [nn.Parameter(torch.linspace(-1.0, 1.0, 7)), nn.Parameter(torch.ones(3, 2))]
+    optimizer = OneBitAdam(weights, lr=0.1, freeze=1)
+    for step in range(3):
+        for weight in weights:
+            weight.grad = torch.full_like(weight, step + 1.0)
+        optimizer.step()
+        if step == 0:
+            optimizer.freeze()
+    copied, copies = copy.deepcopy((optimizer, weights))
+    for each, parameters in ((optimizer, weights), (copied, copies)):
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 0.5)
+        each.step()
+    assert all(torch.equal(a, b) for a, b in zip(weights, copies, strict=True))

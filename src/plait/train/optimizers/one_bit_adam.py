@@ -63,8 +63,13 @@ class OneBitAdam(torch.optim.Optimizer):
             raise PlaitError(f"freeze is {freeze}; expected a number of steps, 1 or more, or 'auto'")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "freeze": freeze, "steps": 0, "frozen": False, "norm": 0.0})
+        self._rooms: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         if len({group["betas"] for group in self.param_groups}) > 1:
             raise PlaitError("all parameter groups must have the same betas: their momenta travel together")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._rooms = {}
 
     @property
     def is_frozen(self) -> bool:
@@ -149,15 +154,22 @@ class OneBitAdam(torch.optim.Optimizer):
         variance = self.state[parameter]["exp_avg_sq"]
         if group["frozen"]:
             momentum.copy_(gradient)
-            root = variance.sqrt()
+            root = torch.sqrt(variance, out=self._room(variance))
         else:
             momentum.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
-            root = (variance / (1.0 - beta2 ** group["steps"])).sqrt_()
+            root = torch.div(variance, 1.0 - beta2 ** group["steps"], out=self._room(variance)).sqrt_()
         if group["weight_decay"]:
             parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
         rate = group["lr"] / (1.0 - beta1 ** group["steps"])
         parameter.addcdiv_(momentum, root.add_(group["eps"]), value=-rate)
+
+    def _room(self, like: Tensor) -> Tensor:
+        """Returns room for the values of one tensor, the same each time: fresh memory costs more than the arithmetic."""
+        kind = (like.device, like.dtype)
+        if kind not in self._rooms or self._rooms[kind].numel() < like.numel():
+            self._rooms[kind] = torch.empty(like.numel(), device=like.device, dtype=like.dtype)
+        return self._rooms[kind][: like.numel()].view(like.shape)
 
     def _watch(self) -> None:
         """Compares the variance's norm with what it was a window ago."""
