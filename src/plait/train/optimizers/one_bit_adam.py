@@ -165,7 +165,7 @@ class OneBitAdam(torch.optim.Optimizer):
         parameter.addcdiv_(momentum, root.add_(group["eps"]), value=-rate)
 
     def _room(self, like: Tensor) -> Tensor:
-        """Returns room for the values of one tensor, the same each time: fresh memory costs more than the arithmetic."""
+        """Returns room for a tensor, the same each time: fresh memory costs more than the arithmetic."""
         kind = (like.device, like.dtype)
         if kind not in self._rooms or self._rooms[kind].numel() < like.numel():
             self._rooms[kind] = torch.empty(like.numel(), device=like.device, dtype=like.dtype)
