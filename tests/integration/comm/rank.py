@@ -128,6 +128,34 @@ def errors_follow(engine: comm.CommEngine) -> Found:
     }
 
 
+def owed_outlives(engine: comm.CommEngine) -> Found:
+    """What four members owe goes into a state, and comes back to three of them."""
+    model = nn.ParameterList([torch.randn(64, 40), torch.randn(300)])
+    exchange = comm.DdpExchange(engine, "top_k")
+    generator = torch.Generator().manual_seed(10 + engine.rank)
+    rows = [torch.randn(p.shape, generator=generator) for p in model]
+    exchange.exchange(Bucket(list(model), rows)).wait()  # type: ignore[arg-type]
+    debt, _ = exchange._place[id(model[0])]
+    state = exchange.state_dict(model)
+    together = debt.owed.clone()
+    dist.all_reduce(together)
+    saved = torch.cat([state[name].reshape(-1) for name in ("0", "1")])
+    found: Found = {"saved": float((saved - together).abs().max()), "owed": float(saved.abs().max())}
+    fewer = dist.new_group([0, 1, 2])
+    if engine.rank < 3:
+        with comm.CommEngine(fewer) as three:
+            other = comm.DdpExchange(three, "top_k")
+            other.load_state_dict(state, model)
+            nothing = [torch.zeros(p.shape) for p in model]
+            result = other.exchange(Bucket(list(model), nothing)).wait()  # type: ignore[arg-type]
+            left = other.state_dict(model)
+            again = result + torch.cat([left[name].reshape(-1) for name in ("0", "1")])
+            found["paid"] = float((again - saved).abs().max())
+            found["sent"] = float(result.abs().max())
+    dist.barrier()
+    return found
+
+
 def bad_values(engine: comm.CommEngine) -> Found:
     parameter = torch.zeros(64, 64)
     gradient = torch.ones(64, 64)
@@ -248,6 +276,7 @@ def main() -> None:
         "tuned": tuned,
         "auto": lambda e: train(e, "auto"),
         "errors_follow": errors_follow,
+        "owed_outlives": owed_outlives,
         "bad_values": bad_values,
         "times": times,
         "sharded": sharded,

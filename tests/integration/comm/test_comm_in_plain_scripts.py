@@ -101,6 +101,13 @@ def test_errors_follow_parameters_into_other_buckets(found: list[dict[str, Any]]
         assert each["errors_follow"]["kept"] == 2
 
 
+def test_what_is_owed_outlives_a_checkpoint_on_fewer_ranks(found: list[dict[str, Any]]) -> None:
+    for each in found[:3]:
+        assert each["owed_outlives"]["saved"] < 1e-6
+        assert each["owed_outlives"]["paid"] < 1e-6
+        assert each["owed_outlives"]["sent"] > 0.1
+
+
 def test_an_infinity_of_one_member_is_everybodys(found: list[dict[str, Any]]) -> None:
     for each in found:
         told = each["bad_values"]

@@ -5,11 +5,11 @@ model.register_comm_hook(plait.comm.DdpExchange(engine, "int8"), plait.comm.ddp_
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 
 from plait.errors import PlaitError
@@ -105,6 +105,47 @@ class DdpExchange:
         if name == PLAIN:
             return self._plain(buffer, kept)
         return self._submit(buffer, kept, name, is_momentum)
+
+    def state_dict(self, model: nn.Module) -> dict[str, Tensor]:
+        """Returns what all members owe together, for a checkpoint; all call it between the same two steps.
+
+        Args:
+            model: The one whose gradients are exchanged, wrapped or not, and the same way at :meth:`load_state_dict`.
+
+        Returns:
+            By name of parameter, on the CPU and the same on all members, so that one of them may save it.
+        """
+        named = dict(model.named_parameters())
+        owed = [self._owed(parameter).cpu() for parameter in named.values()]
+        together = self._engine.all_reduce(torch.cat([each.reshape(-1) for each in owed])).wait()
+        parts = together.split([each.numel() for each in owed])
+        return {name: part.view(each.shape) for name, part, each in zip(named, parts, owed, strict=True)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], model: nn.Module) -> None:
+        """Takes over what was owed, each member an equal part: together, that is all of it, on any number of members.
+
+        Raises:
+            PlaitError: The state is not one of this model.
+        """
+        named = {name: parameter for name, parameter in model.named_parameters() if self._loses}
+        strange = [
+            name for name, parameter in named.items() if name not in state or state[name].shape != parameter.shape
+        ]
+        if strange:
+            raise PlaitError(f"the state holds nothing of the right shape for parameter {strange[0]!r}")
+        self._buckets = {}
+        for name, parameter in named.items():
+            debt = Debt(parameter.numel(), parameter.device)
+            debt.owed.copy_(state[name].reshape(-1)).div_(self._engine.size)
+            self._place[id(parameter)] = (debt, 0)
+
+    def _owed(self, parameter: Tensor) -> Tensor:
+        """Returns what this member owes of a parameter, zero before its first exchange."""
+        place = self._place.get(id(parameter))
+        if place is None:
+            return torch.zeros_like(parameter, dtype=torch.float32)
+        debt, at = place
+        return debt.owed[at : at + parameter.numel()].view(parameter.shape)
 
     def _plain(self, buffer: Tensor, kept: _Bucket) -> torch.futures.Future[Tensor]:
         buffer.div_(self._engine.size)
