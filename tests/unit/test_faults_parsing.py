@@ -45,3 +45,13 @@ def test_each_fault_of_this_member_strikes_once_at_its_point() -> None:
         faults.reach(4, "start")
     faults.reach(5, "start")
     faults.reach(6, "start")
+
+
+def test_a_reset_is_left_to_whoever_has_connections() -> None:
+    faults, struck = FaultInjector("w1", "reset w1@3:exchange"), []
+    faults.reset = lambda: struck.append("reset")
+    faults.reach(3, "compute")
+    assert not struck
+    faults.reach(3, "exchange")
+    faults.reach(3, "exchange")
+    assert struck == ["reset"]

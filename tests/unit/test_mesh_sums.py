@@ -1,5 +1,6 @@
 """Small sums over the mesh of a generation: bits, order, large frames, ends of peers, strangers."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plait.train.collectives.mesh import MOST_ONE_HOP_BYTES, Mesh, MeshBroken, MeshBuilder, MeshSum, bounds
+from plait.train.collectives.sockets import reset, retries_of, unconfirmed_bytes
 
 
 def at_once(tasks: list[Callable[[], Mesh]]) -> list[Mesh]:
@@ -174,3 +176,30 @@ def test_parts_cover_everything_once(length: int, parts: int) -> None:
     assert ends[-1] == length
     sizes = [b - a for a, b in pairwise(ends)]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_connection_that_is_reset_names_its_other_end_at_both_ends() -> None:
+    with meshes(3) as group:
+        works = [mesh.all_reduce(torch.ones(100_000)) for mesh in group]
+        reset(group[0].peers[2].connection)
+        for rank, other in ((0, 2), (2, 0)):
+            with pytest.raises(MeshBroken, match=f"connection to member {other} broke") as caught:
+                works[rank].wait(timedelta(seconds=20))
+            assert caught.value.rank == other
+        assert group[1].broken is None
+        assert retries_of(group[1].peers[0].connection) == 0
+        assert group[1].stuck(1) is None
+
+
+def test_what_a_peer_has_not_confirmed_is_counted() -> None:
+    with meshes(2) as (mine, theirs):
+        assert theirs.rank == 1
+        peer = mine.peers[1].connection
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += peer.send(bytes(1 << 16))
+        assert 0 < unconfirmed_bytes(peer) <= sent
+    assert unconfirmed_bytes(peer) == retries_of(peer) == 0, "nothing is known of a closed one"
+    with pytest.raises(OSError, match="descriptor"):
+        reset(peer)

@@ -93,3 +93,33 @@ def test_what_counts_as_long_follows_what_is_usual(table: Path) -> None:
 
 def test_nothing_is_told_where_nobody_waited() -> None:
     assert StallWatch().over(3) is None
+
+
+def test_a_connection_is_given_up_far_beyond_the_usual_wait_of_its_stage(table: Path) -> None:
+    watch = StallWatch(timeout_s=60.0, heartbeat_timeout_s=1.5)
+    watch.waiting(0.0, stage="gradients")
+    assert watch.give_up_s == 60.0, "nothing is known yet"
+    assert not watch.is_too_long(59.0)
+    assert watch.is_too_long(60.0)
+    watch.over(0, 0.05)
+    assert not watch.is_too_long(1000.0), "nobody waits"
+    for number in range(1, 6):
+        watch.waiting(float(number), stage="gradients")
+        watch.over(number, number + 0.5)
+        watch.waiting(number + 0.6, stage="vote")
+        watch.over(number, number + 0.61)
+    watch.waiting(10.0, stage="gradients")
+    assert watch.give_up_s == pytest.approx(stalls.GIVE_UP_TIMES * stalls.USUAL_TIMES * 0.5)
+    watch.over(6, 10.5)
+    watch.waiting(11.0, stage="vote")
+    assert watch.give_up_s == 3.0, "votes are quick, but a silent host is a member for 1.5 s"
+    assert not watch.is_too_long(13.9)
+    assert watch.is_too_long(14.0)
+
+
+def test_no_exchange_is_given_more_time_than_its_time_out(table: Path) -> None:
+    watch = StallWatch(timeout_s=2.0, heartbeat_timeout_s=30.0)
+    for number in range(6):
+        watch.waiting(10.0 * number, stage="gradients")
+        watch.over(number, 10.0 * number + 9.0)
+    assert watch.give_up_s == 2.0

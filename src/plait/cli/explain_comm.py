@@ -30,7 +30,10 @@ def _newest(subject: str, state: Path | None) -> Path:
     folder = path if path.is_dir() else _folder_of_job(subject, state)
     tables = sorted(folder.glob("*.json"), key=lambda table: table.stat().st_mtime)
     if not tables:
-        raise PlaitError(f"{subject} has no table of its communication: its script did not call CommEngine.tune()")
+        raise PlaitError(
+            f"{subject} has no table of its communication: its script did not call CommEngine.tune(), or its session"
+            " has not measured the network, since all workers are on one island or the run is short"
+        )
     return tables[-1]
 
 

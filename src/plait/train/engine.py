@@ -63,7 +63,7 @@ class StepEngine:
         self.sums = replica.sums
         self.most = config.most
         self.fusing = Fusing()
-        self.stalls = StallWatch()
+        self.stalls = StallWatch(config.exchange_timeout_s, config.heartbeat_timeout_s)
         self.fits_at_once: int | None = None
         """The most micro-batches in one pass that memory was found to hold, None where it never ran out."""
         self.share: Share | None = None
@@ -86,6 +86,7 @@ class StepEngine:
         self._chunk_weight: int | None = None
         self._loss_before: float | None = None
         self.standing = Regroup(self, link, server)
+        faults.reset = self.standing.break_a_connection
         if self.sums is not None:
             self.sums.bind(self)
 
@@ -117,12 +118,23 @@ class StepEngine:
                 self.catch_up.fetch.wait(0.01)  # the others are done; only the final state is missing
                 continue
             if self.share is None:
+                if not self._measured():
+                    continue
                 self._begin_step()
             assert self.share is not None
             if self.share.pending:
                 return self._take_chunk(self.share)
             self._close_step()
         return None
+
+    def _measured(self) -> bool:
+        """Measures the network where that was agreed on; False where the group changed meanwhile."""
+        try:
+            self.standing.measure_if_due()
+        except (Warned, RuntimeError) as error:
+            self.standing.change(None if isinstance(error, Warned) else error)
+            return False
+        return True
 
     def begin_given(self, share: Share) -> None:
         """Begins a step whose split the group has agreed on already."""
@@ -230,7 +242,8 @@ class StepEngine:
 
     def _start_chunk(self, count: int, *, is_last: bool) -> None:
         expected = self.config.plan.step_size(self.step)
-        group = self.standing.group if is_last and not self.standing.must_stop() else None
+        overlaps = is_last and self.config.overlap and not self.standing.must_stop()
+        group = self.standing.group if overlaps else None
         self.exchange.begin_chunk(count / expected / self._backward_scale(), is_last=is_last, group=group)
 
     def _backward_scale(self) -> float:
@@ -314,7 +327,7 @@ class StepEngine:
         self._send_extras(group)
         self.faults.reach(self.step, "exchange")
         self._look_ahead(share)
-        self.wait_for(self.exchange.works + self._extra_works)
+        self.wait_for(self.exchange.works + self._extra_works, "gradients")
         verdict = self.exchange.verdict()
         if verdict is Verdict.MISFIT:
             self.exchange.restart_step()
@@ -349,8 +362,10 @@ class StepEngine:
         self._sent_extras = sent
         self._extra_works = [group.all_reduce(t) for t in sent.tensors()] if group.size > 1 else []
 
-    def wait_for(self, works: list[Any]) -> None:
-        """Waits for works, but no longer than the group lasts.
+    def wait_for(self, works: list[Any], stage: str) -> None:
+        """Waits for works, but no longer than the group and its connections last.
+
+        A connection that gives no answer for far longer than the stage has ever taken is given up.
 
         Raises:
             Warned: the group is about to change.
@@ -361,7 +376,9 @@ class StepEngine:
                 while not work.is_completed():
                     if self.standing.must_stop():
                         raise Warned
-                    self.stalls.waiting()
+                    self.stalls.waiting(stage=stage)
+                    if self.stalls.is_too_long() and (stuck := self.standing.stuck_connection()) is not None:
+                        raise stuck
                     # Blocking in the back end costs no CPU and wakes at once; its time-out leaves the work as it is.
                     with suppress(RuntimeError):
                         work.wait(_PATIENCE)
@@ -375,7 +392,7 @@ class StepEngine:
         members, group = self.standing.members, self.standing.group
         values = cast(ballot, members.index(self.config.me), len(members))
         if group is not None and group.size > 1:
-            self.wait_for([group.all_reduce(values)])
+            self.wait_for([group.all_reduce(values)], "vote")
         return read(values.tolist(), members, ballot)
 
     def commit(self, vote: Vote) -> None:
@@ -391,6 +408,7 @@ class StepEngine:
             self.exchange.freeze()
         if vote.settles:
             self.exchange.settle()
+        self.standing.measures_next = vote.measures
         if self.catch_up is not None:
             self.catch_up.keep(self.exchange, self._sent_extras, vote)
             return

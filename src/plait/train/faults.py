@@ -3,15 +3,16 @@
 import os
 import re
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from plait.errors import PlaitError
 from plait.words import nearest
 
-Deed = Literal["kill", "freeze", "exit", "oom", "error"]
+Deed = Literal["kill", "freeze", "exit", "oom", "error", "reset"]
 Point = Literal["start", "compute", "exchange", "commit"]
-DEEDS: tuple[Deed, ...] = ("kill", "freeze", "exit", "oom", "error")
+DEEDS: tuple[Deed, ...] = ("kill", "freeze", "exit", "oom", "error", "reset")
 POINTS: tuple[Point, ...] = ("start", "compute", "exchange", "commit")
 _FORM = re.compile(r"(\w+)\s+(\S+)@(\d+)(?::(\w+))?")
 
@@ -25,8 +26,8 @@ class Fault:
     step: int
     point: Point = "start"
 
-    def strike(self) -> None:
-        """Does it to this process."""
+    def strike(self, reset: Callable[[], None]) -> None:
+        """Does it to this process; ``reset`` breaks one of its connections."""
         match self.deed:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -38,6 +39,8 @@ class Fault:
                 raise MemoryError(f"injected at step {self.step}")
             case "error":
                 raise RuntimeError(f"injected at step {self.step}")
+            case "reset":
+                reset()
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
@@ -72,6 +75,8 @@ class FaultInjector:
     """Strikes each fault of one member once."""
 
     def __init__(self, member: str, text: str) -> None:
+        self.reset: Callable[[], None] = lambda: None
+        """Breaks a connection to another member; whoever has connections sets it."""
         self._faults = [fault for fault in parse_faults(text) if fault.member == member]
 
     def reach(self, step: int, point: Point) -> None:
@@ -79,4 +84,4 @@ class FaultInjector:
         for fault in list(self._faults):
             if fault.step == step and fault.point == point:
                 self._faults.remove(fault)
-                fault.strike()
+                fault.strike(self.reset)

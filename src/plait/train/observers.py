@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from plait.train.comm.planner import SIZES, Table
 from plait.train.stalls import Stall
 from plait.train.vote import MemberVote
 
@@ -203,6 +204,13 @@ class Observers:
             self.timeline.write("membership", gap_s=gap, **self._change)
         self._change = None
 
+    def on_plan(self, step: int, table: Table) -> None:
+        """The network was measured: what each size is summed by from a step on."""
+        rows = [[choice.size_bytes, str(choice.candidate), choice.reason] for choice in map(table.choice, SIZES)]
+        logger.info("from step %d on, sums go by what was measured: %s", step, rows[-1][2])
+        if self.timeline is not None:
+            self.timeline.write("plan", step=step, choices=rows)
+
     def on_settled(self, step: int) -> None:
         """What members owed after compression was sent with a step, before one left or the state was saved."""
         if self.timeline is not None:
@@ -213,8 +221,8 @@ class Observers:
         if self.timeline is not None:
             self.timeline.write("restored", step=step, where=where, reason=reason)
 
-    def on_break(self, step: int, member: str | None, unsent_bytes: int, reason: str) -> None:
-        """An exchange broke at this end; ``member`` is at the other end of the connection, where one is known."""
+    def on_break(self, step: int, member: str | None, unsent_bytes: int | None, reason: str) -> None:
+        """A connection broke; ``member`` is at its other end, and ``unsent_bytes`` were not confirmed, where known."""
         link = f" (the link to {member}, {unsent_bytes} bytes unconfirmed)" if member is not None else ""
         logger.warning("the exchange of step %d broke%s: %s", step, link, reason)
         if self.timeline is not None:

@@ -13,11 +13,16 @@ from plait.train.bitwise import FixedPointScale
 from plait.train.catch_up import CatchUp
 from plait.train.collectives.fixed import FixedExchange
 from plait.train.collectives.gloo import GlooGroup
+from plait.train.collectives.mesh import MeshBroken
 from plait.train.collectives.routes import Routes
+from plait.train.collectives.sockets import reset
+from plait.train.comm.quiet import save_table
+from plait.train.measuring import Measuring
 from plait.train.membership.link import NewGeneration, WardenLink, Warned
 from plait.train.membership.outcome import Outcome, decide
 from plait.train.membership.speech import Report
 from plait.train.share import Share, with_samples
+from plait.train.stalls import LEAST_RETRIES
 from plait.train.transfer import Fetch, StateServer
 from plait.train.vote import Vote
 from plait.train.work import redeal
@@ -61,6 +66,8 @@ class Regroup:
         self.types: dict[str, str] = {config.me: config.accelerator_type}
         self.islands: dict[str, str] = {config.me: config.island}
         self.caps: dict[str, int | None] = {config.me: config.most}
+        self.measuring = Measuring(config.measures)
+        self.measures_next = False
         self.wants_to_leave = False
         self._leave_by_s = math.inf
         self._fresh = link is not None
@@ -130,6 +137,8 @@ class Regroup:
             raise error or MembershipLost("a session of one process cannot lose members")
         if self._break_s is None:
             self._break_s = time.monotonic()
+        if error is not None:
+            self._tell_break(error)
         broke = self.group is not None and not self._link.stop_asked and not self._leaves_now
         self._abandon()
         if self._leaves_now:
@@ -141,6 +150,65 @@ class Regroup:
         else:
             self._link.stopped(self._report())
         self._await_generation()
+
+    def wants_measuring(self) -> bool:
+        """Whether the network should be measured before the next step; the first member decides."""
+        engine = self._engine
+        if not isinstance(self.group, GlooGroup) or self.group.mesh is None or engine.is_shadow:
+            return False
+        if self.members[0] != engine.config.me:
+            return False
+        return self.measuring.is_due(self.group.routes, engine.step, engine.config.total_steps)
+
+    def measure_if_due(self) -> None:
+        """Measures the network with all members, if they have agreed on it with the last step.
+
+        Raises:
+            Warned: the group is about to change.
+            RuntimeError: it failed.
+        """
+        is_due, self.measures_next = self.measures_next, False
+        if not is_due or not isinstance(self.group, GlooGroup):
+            return
+        engine = self._engine
+        self.progress("measuring")
+        codec = engine.exchange.codec
+        running = self.group.measuring([] if codec == "fp32" else [codec])
+        while not running.is_over():
+            if self.must_stop():
+                running.give_up()
+                raise Warned
+        if running.known is None:
+            raise RuntimeError(f"the network could not be measured: {running.error}") from running.error
+        self.measuring.known = running.known
+        self.group.routes = Routes(self.group.routes.names, running.known)
+        self._tell_routes(self.group.routes)
+
+    def _tell_routes(self, routes: Routes) -> None:
+        """What is measured is used: the first member writes down how."""
+        codec = self._engine.exchange.codec
+        if routes.tables is not None and self.members[0] == self._engine.config.me:
+            save_table(routes.tables[codec], routes.names)
+            self._engine.observers.on_plan(self._engine.step, routes.tables[codec])
+
+    def stuck_connection(self) -> MeshBroken | None:
+        """Returns what to say of a connection that gives no answer, if there is one."""
+        mesh = self.group.mesh if isinstance(self.group, GlooGroup) else None
+        return mesh.stuck(LEAST_RETRIES) if mesh is not None else None
+
+    def break_a_connection(self) -> None:
+        """Breaks the connection to the next member, as a network might; both ends live on. For experiments."""
+        mesh = self.group.mesh if isinstance(self.group, GlooGroup) else None
+        if mesh is not None:
+            reset(mesh.peers[(mesh.rank + 1) % mesh.size].connection)
+
+    def _tell_break(self, error: Exception) -> None:
+        """Tells of a connection that broke; one that a member closes is told by what becomes of that member."""
+        if isinstance(error, MeshBroken) and error.rank is not None:
+            member = self.members[error.rank]
+            self._engine.observers.on_break(self._engine.step, member, error.unsent_bytes, str(error))
+        elif not isinstance(error, MeshBroken) and "reset" in str(error):  # as gloo writes
+            self._engine.observers.on_break(self._engine.step, None, None, str(error))
 
     def _count_break(self, error: Exception) -> None:
         self._breaks += 1
@@ -190,6 +258,7 @@ class Regroup:
             "most": engine.most,
             "frozen": exchange.is_frozen,
             "settles": exchange.settles,
+            "known": self.measuring.told() if engine.config.me in self.members[:2] else None,
             "redone": engine.redone,
             "fixed": exchange.scale.max_abs if isinstance(exchange, FixedExchange) else None,
         }
@@ -240,6 +309,7 @@ class Regroup:
         engine.stalls.addresses = {m: a for m, a in new.addresses.items() if m != me}
         self.types = {m: payloads[m]["type"] for m in new.members}
         self.islands = {m: payloads[m]["island"] for m in new.members}
+        self.measuring.adopt(payloads[m]["known"] for m in new.members)
         self.caps = {m: payloads[m]["most"] for m in new.members}
         known = {m for p in payloads.values() if not p["fresh"] for m in p["shadows"]}
         shadows = set[str]() if is_first else (known | set(outcome.fetch)) & set(new.members)
@@ -257,6 +327,7 @@ class Regroup:
         self._share_again(outcome, new, payloads)
         if outcome.donor == me and self._server is not None:
             self._server.publish(self.generation, engine.replica.state(engine.exchange))
+        self.measures_next = False
         if outcome.step < engine.config.total_steps:  # not this member's own step: all must connect, or none
             self._connect()
         if me in outcome.fetch and is_first:
@@ -282,8 +353,9 @@ class Regroup:
             self.group = SoloGroup()
             return
         timeout_s = self._engine.config.exchange_timeout_s
-        routes = Routes([self.islands[member] for member in self.members])
+        routes = Routes([self.islands[member] for member in self.members], self.measuring.known)
         self.group = GlooGroup.build(self._link, self.generation, self.members, routes, timeout_s)
+        self._tell_routes(routes)
 
     def _check_contract(self, members: tuple[str, ...], payloads: Mapping[str, Any], fresh: frozenset[str]) -> None:
         """Refuses a group in which gradients would not fit together, before anything is exchanged."""

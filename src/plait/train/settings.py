@@ -35,6 +35,7 @@ class Settings:
     exchange_timeout_s: float = 60.0
     formation_timeout_s: float = 120.0
     bucket_bytes: int = 25 * 2**20
+    overlap: bool = True
     split: Split = "by_throughput"
     max_fused: int | None = None
     max_share: int | None = None
@@ -67,6 +68,7 @@ def from_job(settings: Settings, job: Job) -> Settings:
         heartbeat_timeout_s=job.failure.heartbeat_timeout_s,
         exchange_timeout_s=job.communication.timeout_s,
         bucket_bytes=job.communication.bucket_bytes,
+        overlap=job.communication.overlap,
         checkpoint=job.checkpoint,
     )
     batching = job.batching
@@ -106,6 +108,7 @@ class Place:
     rank: int = 0
     secret: str = ""
     island: str = ""
+    measures: str = "auto"
     accelerator_type: str = "CPU"
     duty_ratio: float = 1.0
     forced_split: Mapping[str, int] | None = None
@@ -123,6 +126,7 @@ def place_from_environment(environment: Mapping[str, str] | None = None) -> Plac
         joins=env.get("PLAIT_JOIN") == "1",
         secret=env.get("PLAIT_SECRET", env.get("TORCHELASTIC_RUN_ID", "")),
         island=env.get("PLAIT_ISLAND", ""),
+        measures=_word(env, "PLAIT_MEASURE", ("auto", "now", "never")),
         accelerator_type=env.get("PLAIT_ACCELERATOR_TYPE", "CPU"),
         duty_ratio=_number(env, "PLAIT_DUTY_RATIO", float),
         forced_split=_forced(env.get("PLAIT_SPLIT", "")),
@@ -149,6 +153,13 @@ def _number(env: Mapping[str, str], name: str, kind: type[_Number], default: str
         return kind(text)
     except ValueError:
         raise PlaitError(f"{name} is {text!r}; expected a number") from None
+
+
+def _word(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    word = env.get(name, known[0])
+    if word not in known:
+        raise PlaitError(f"{name} is {word!r}; expected one of {', '.join(known)}")
+    return word
 
 
 def _seed(part: str) -> tuple[str, str]:

@@ -18,6 +18,15 @@ LEAST_S = 0.25
 USUAL_TIMES = 8.0
 """A wait is a stall once it takes so many times the usual one, and `LEAST_S` at least."""
 KEPT_WAITS = 32
+KNOWN_WAITS = 5
+"""From so many waits on, how long a stage takes is known."""
+
+GIVE_UP_TIMES = 4.0
+"""A connection whose data is not confirmed is given up after so many times the limit of a stall."""
+
+LEAST_RETRIES = 3
+"""And after the kernel has sent the oldest data again so often."""
+
 TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 
 
@@ -55,11 +64,15 @@ class Stall:
 
 
 class StallWatch:
-    """Learns how long waits for others take, and looks at the links when one takes far longer."""
+    """Learns how long waits for others take by stage, and looks at the links when one takes far longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float = 60.0, heartbeat_timeout_s: float = 1.0) -> None:
+        """``timeout_s`` is that of an exchange of which nothing is known; see :attr:`give_up_s`."""
         self.addresses: Mapping[str, str] = {}
-        self._waits: deque[float] = deque(maxlen=KEPT_WAITS)
+        self._timeout_s = timeout_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._all_waits: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT_WAITS))
+        self._stage = ""
         self._since_s: float | None = None
         self._looked_s = 0.0
         self._worst: dict[tuple[str, ...], StuckLink] = {}
@@ -70,11 +83,32 @@ class StallWatch:
         return max(LEAST_S, USUAL_TIMES * self._usual_s)
 
     @property
+    def give_up_s(self) -> float:
+        """From when on a connection that does not confirm its data is given up and made anew.
+
+        That is far beyond what the stage took so far, and longer than a silent host stays a member: one whose
+        heart-beats still come is there, and only its connection is not.
+        """
+        if len(self._waits) < KNOWN_WAITS:
+            return self._timeout_s
+        return min(self._timeout_s, max(2.0 * self._heartbeat_timeout_s, GIVE_UP_TIMES * self.limit_s))
+
+    @property
+    def _waits(self) -> deque[float]:
+        return self._all_waits[self._stage]
+
+    def is_too_long(self, now_s: float | None = None) -> bool:
+        """Whether the running wait has gone on for so long that a connection without answers is to be given up."""
+        now_s = time.monotonic() if now_s is None else now_s
+        return self._since_s is not None and now_s - self._since_s >= self.give_up_s
+
+    @property
     def _usual_s(self) -> float:
         return median(self._waits) if self._waits else 0.0
 
-    def waiting(self, now_s: float | None = None) -> None:
-        """Called again and again while this member waits."""
+    def waiting(self, now_s: float | None = None, *, stage: str = "") -> None:
+        """Called again and again while this member waits; what it waits for has its own usual time."""
+        self._stage = stage
         now_s = time.monotonic() if now_s is None else now_s
         if self._since_s is None:
             self._since_s = now_s

@@ -48,7 +48,7 @@ class StepSums:
             return tensor
         host = tensor.detach().to("cpu", copy=True)
         try:
-            engine.wait_for([group.all_reduce_among(host, active)])
+            engine.wait_for([group.all_reduce_among(host, active)], "statistics")
         except (Warned, RuntimeError) as error:
             self.void = error
             return tensor

@@ -33,7 +33,12 @@ class EngineConfig:
     max_fused: int | None = None
     most: int | None = None
     exchange_timeout_s: float = 60.0
+    heartbeat_timeout_s: float = 1.0
+    overlap: bool = True
+    """Whether gradients travel while the backward pass still runs."""
     duty_ratio: float = 1.0
+    measures: str = "auto"
+    """When the network is measured: ``auto``, where it is worth it; ``now``, after some steps; ``never``."""
     joins: bool = False
     """Whether this member joins a group that already runs."""
     scales_backward: bool = False
@@ -56,6 +61,7 @@ def ballot_of(engine: "StepEngine", share: Share, *, found_inf: bool) -> Ballot:
         most=engine.most,
         wants_freeze=isinstance(optimizer, OneBitAdam) and optimizer.wants_freeze and not engine.is_shadow,
         wants_settled=leaves_owing or engine.wants_settled(),
+        wants_measuring=engine.standing.wants_measuring(),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from plait.errors import ContractMismatch
 
 _LOSS_UNIT = 2.0**-24
-_FIXED = 8
+_FIXED = 9
 _PER_MEMBER = 4
 _NO_LIMIT = -1
 
@@ -35,6 +35,7 @@ class Ballot:
     most: int | None = None
     wants_freeze: bool = False
     wants_settled: bool = False
+    wants_measuring: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Vote:
     """The result: the same on all members.
 
     ``count`` is samples or valid tokens over all of them; ``freezes`` says that momenta travel from the next step on,
-    ``settles`` that the next step sends all that members owe.
+    ``settles`` that the next step sends all that members owe, ``measures`` that the network is measured before it.
     """
 
     step: int
@@ -69,6 +70,7 @@ class Vote:
     members: tuple[tuple[str, MemberVote], ...]
     freezes: bool = False
     settles: bool = False
+    measures: bool = False
 
     @property
     def ready(self) -> frozenset[str]:
@@ -91,6 +93,7 @@ class Vote:
             "members": members,
             "freezes": self.freezes,
             "settles": self.settles,
+            "measures": self.measures,
         }
 
     @classmethod
@@ -108,6 +111,7 @@ class Vote:
             members=members,
             freezes=values["freezes"],
             settles=values["settles"],
+            measures=values["measures"],
         )
 
 
@@ -126,6 +130,7 @@ def cast(ballot: Ballot, index: int, size: int) -> Tensor:
             ballot.count if finite else 0,
             int(ballot.wants_freeze),
             int(ballot.wants_settled),
+            int(ballot.wants_measuring),
         ]
     )
     at = _FIXED + _PER_MEMBER * index
@@ -165,4 +170,5 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
         members=tuple(told),
         freezes=values[6] > 0,
         settles=values[7] > 0,
+        measures=values[8] > 0,
     )

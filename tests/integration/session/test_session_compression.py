@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from plait.cli.explain_comm import explain_comm
+
 if TYPE_CHECKING:
     from tests.integration.session.conftest import Fleet
 
@@ -118,6 +120,28 @@ def test_islands_of_unequal_size_keep_replicas_equal_through_a_loss(
     single = losses(alone(**told))
     assert losses(results[0])[:8] == pytest.approx(single[:8], rel=0.02, abs=0.02)
     assert sum(losses(results[0])[-8:]) < 1.5 * sum(single[-8:])
+
+
+def test_members_measure_their_network_and_go_by_it_through_a_loss_and_a_join(
+    fleet_of: Callable[..., "Fleet"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the loss, those who are left go by what all have measured; the joiner is told."""
+    fleet = fleet_of(steps=80, dtype="fp32", freeze=6, islands=ISLANDS, expects=["w4"], patient_steps=40)
+    fleet.start(["w0", "w1", "w2", "w3"], PLAIT_MEASURE="now", PLAIT_FAULTS="kill w3@20:exchange")
+    fleet.wait_for_leave("w0", "w3")
+    fleet.join("w4", PLAIT_MEASURE="now")
+    results = fleet.results("w0", "w1", "w2", "w4")
+    assert len({found["weights"] for found in results}) == 1
+    first = momenta(results[0])
+    assert all(momenta(found).items() <= first.items() for found in results)
+    plans = fleet.rows("w0", "plan")
+    assert [row["step"] for row in plans] == [*sorted(row["step"] for row in plans)]
+    assert len(plans) == 3, "once it is measured, then for those who are left, then with the joiner"
+    assert 5 <= plans[0]["step"] < 20
+    assert {way.split()[-1] for row in plans for _, way, _ in row["choices"]} == {"sign1"}
+    assert not fleet.rows("w1", "plan"), "the first member tells"
+    assert explain_comm(str(fleet.folder / "comm"), None, as_json=False) == 0
+    assert "sign1 sends" in capsys.readouterr().out
 
 
 def momenta(found: dict[str, Any]) -> dict[int, str]:

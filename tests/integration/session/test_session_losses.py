@@ -93,3 +93,40 @@ def test_an_error_in_one_member_ends_that_one_alone(fleet_of: Callable[..., "Fle
     assert found["step"] == STEPS
     assert fleet.codes() == {"w0": 0, "w1": 1, "w2": 77}
     assert "RuntimeError: injected at step 3" in fleet.log("w1")
+
+
+@pytest.mark.parametrize(
+    ("point", "told"),
+    [
+        ("exchange", {"dtype": "fp32"}),
+        ("exchange", {"dtype": "fp32", "compression": "int8"}),
+        # Where some have committed when it breaks, they have begun the next step, whose split is another one then.
+        ("compute", {"bitwise": True}),
+        ("commit", {"bitwise": True}),
+    ],
+)
+def test_a_connection_that_is_reset_is_made_anew_and_the_step_exchanged_again(
+    fleet_of: Callable[..., "Fleet"], point: str, told: dict[str, Any]
+) -> None:
+    """Both ends live on: nobody leaves, nothing is lost, and the weights are those of an undisturbed group."""
+    members, split = ["w0", "w1", "w2"], "w0:5,w1:4,w2:3"
+    undisturbed = fleet_of(steps=20, max_fused=12, **told)
+    undisturbed.start(members, PLAIT_SPLIT=split)
+    expected = undisturbed.results(*members)[0]
+    fleet = fleet_of(steps=20, max_fused=12, **told)
+    fleet.start(members, PLAIT_SPLIT=split, PLAIT_FAULTS=f"reset w1@7:{point}; reset w0@12:{point}")
+    results = fleet.results(*members)
+    assert {found["weights"] for found in results} == {expected["weights"]}
+    for found in results:
+        assert [row["step"] for row in found["steps"]] == list(range(20))
+        for row, reference in zip(found["steps"], expected["steps"], strict=True):
+            assert sum(row["work"].values()) == sum(reference["work"].values())
+    rows = [(row["step"], {member, row["member"]}, row) for member in members for row in fleet.rows(member, "break")]
+    assert any(ends == {"w1", "w2"} for _, ends, _ in rows)
+    assert any(ends == {"w0", "w1"} for _, ends, _ in rows)
+    assert {step for step, _, _ in rows} <= {7, 8, 12, 13}
+    assert all(row["unsent_bytes"] >= 0 and "connection" in row["reason"] for _, _, row in rows)
+    assert any("broke (the link to w" in fleet.log(member) for member in members)
+    again = [row for row in fleet.rows("w1", "membership") if row["reason"] == "the exchange was begun again"]
+    assert len(again) == 2
+    assert all(row["members"] == members for row in again)

@@ -162,6 +162,11 @@ class SumExchange:
         self.wire.freeze()
 
     @property
+    def codec(self) -> str:
+        """The name of what most values travel in."""
+        return self.wire.codec
+
+    @property
     def owes(self) -> bool:
         """Whether this member owes something that a settled step would send."""
         return self.wire.ledger is not None and self.wire.ledger.owes

@@ -83,6 +83,7 @@ class FixedExchange:
         self._sums = self._maxima = None
 
     is_frozen = owes = settles = False
+    codec = "fp32"
 
     def freeze(self) -> None:
         """Nothing changes: gradients travel always."""

@@ -26,6 +26,7 @@ from plait.errors import PlaitError
 from plait.train.collectives.mesh import Mesh, MeshBuilder, MeshSum
 from plait.train.collectives.planned import Debt, PlannedSum
 from plait.train.collectives.routes import Routes
+from plait.train.comm.quiet import QuietMeasuring
 from plait.train.compression import codec as codec_of
 from plait.train.compression.codec import Codec
 from plait.train.compression.message import MessageLayout, message_layout
@@ -34,6 +35,7 @@ from plait.train.membership.link import WardenLink, Warned
 POLL_S = 0.0005
 MOST_DIRECT_BYTES = 2**20
 MOST_DIRECT_MEMBERS = 64
+_MEETING_S = 30.0
 _ADDRESS = re.compile(rb"\x02\x00(..)(....)", re.DOTALL)
 
 
@@ -42,8 +44,8 @@ class WardenStore(Store):
 
     def __init__(self, link: WardenLink, generation: str, others: list[str]) -> None:
         super().__init__()
-        self._link = link
-        self._generation = generation
+        self.link = link
+        self.generation = generation
         self._others = others
         self.given_up = False
         self.seen: dict[str, bytes] = {}
@@ -52,11 +54,11 @@ class WardenStore(Store):
         """Publishes a value to all members."""
         data = value.encode() if isinstance(value, str) else bytes(value)
         self.seen[key] = data
-        self._link.publish(self._generation, self._others, key, data)
+        self.link.publish(self.generation, self._others, key, data)
 
     def get(self, key: str) -> bytes:
         """Waits for a value; raises ``Warned`` when the generation is given up meanwhile."""
-        while (value := self._link.lookup(self._generation, key)) is None:
+        while (value := self.link.lookup(self.generation, key)) is None:
             if self.given_up:
                 raise Warned
             time.sleep(POLL_S)
@@ -77,7 +79,7 @@ class GlooGroup:
         self._group = group
         self.mesh = mesh
         self.routes = routes
-        self.size = len(routes.island_of)
+        self.size = len(routes.names)
 
     @classmethod
     def build(
@@ -126,16 +128,36 @@ class GlooGroup:
         """Starts an all-reduce in place; returns a work with ``is_completed`` and ``wait``.
 
         A small sum goes directly from everybody to everybody: one hop where a ring takes 2 (n - 1). A large one goes
-        along islands, if there are any.
+        by what was measured, or along islands, if there are any.
         """
         is_here = tensor.device.type == "cpu" and self.mesh is not None and op == dist.ReduceOp.SUM
         if self.mesh is not None and is_here and tensor.nbytes <= MOST_DIRECT_BYTES:
             return self.mesh.all_reduce(tensor)
-        if is_here and self.routes.has_islands and tensor.dtype == torch.float32 and tensor.is_contiguous():
+        fits = tensor.dtype == torch.float32 and tensor.is_contiguous()
+        if is_here and fits and not self.routes.is_plain(tensor.nbytes):
             return self.planned(tensor.view(-1), message_layout([(tensor.numel(), 1)]), codec_of("fp32"))
+        return self._by_back_end(tensor, op)
+
+    def _by_back_end(self, tensor: Tensor, op: Any) -> Any:
         options = dist.AllreduceOptions()
         options.reduceOp = op
         return self._group.allreduce([tensor], options)
+
+    def measuring(self, codecs: Sequence[str]) -> QuietMeasuring:
+        """Begins to measure links and ways to sum, with nothing else under way; all members do at the same time."""
+        assert self.mesh is not None
+        rank, link = self.mesh.rank, self._store.link
+        token = link.token(f"{self._store.generation} measuring")
+        meeting = MeshBuilder(link.address.rsplit(":", 1)[0], rank, self.size, token)
+
+        def connect() -> Mesh:
+            self._store.set(f"measuring/{rank}", meeting.address)
+            return meeting.connect(lambda other: self._store.get(f"measuring/{other}").decode(), _MEETING_S)
+
+        def plain(tensor: Tensor) -> None:
+            self._by_back_end(tensor, dist.ReduceOp.SUM).wait()
+
+        return QuietMeasuring(connect, self.routes.names, codecs, plain)
 
     def planned(self, values: Tensor, message: MessageLayout, codec: Codec, debt: Debt | None = None) -> PlannedSum:
         """Starts a sum over all members by the plan of this generation; see :class:`PlannedSum`.

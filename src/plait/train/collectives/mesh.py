@@ -22,6 +22,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from plait.train.collectives.sockets import retries_of, unconfirmed_bytes
+
 _HELLO = struct.Struct(">H32s")
 _FRAME = struct.Struct(">IIQI")
 Key = tuple[int, int]
@@ -34,16 +36,27 @@ MOST_ONE_HOP_BYTES = 32 * 2**10
 
 
 class MeshBroken(RuntimeError):
-    """A peer's connection ended, or what came over it does not fit."""
+    """A peer's connection ended, or what came over it does not fit.
+
+    Attributes:
+        rank: The peer at the other end of a connection that broke, ``None`` where it was closed or nothing broke.
+        unsent_bytes: What was still to be sent to it; where the connection still lives, what it has not confirmed too.
+    """
+
+    def __init__(self, text: str, rank: int | None = None, unsent_bytes: int = 0) -> None:
+        super().__init__(text)
+        self.rank = rank
+        self.unsent_bytes = unsent_bytes
 
 
 class Peer:
     """The connection to one other member; frames arrive in the order in which they were sent."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, rank: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         self.connection = connection
+        self.rank = rank
         self.outbox: deque[memoryview] = deque()
         self._rest = bytearray()
         self._ended: MeshBroken | None = None
@@ -63,7 +76,7 @@ class Peer:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise MeshBroken(f"a peer's connection broke: {error.strerror}") from error
+                raise self._broken(f"broke: {error.strerror}") from error
             while written:
                 first = self.outbox.popleft()
                 if written < len(first):
@@ -83,10 +96,10 @@ class Peer:
             except BlockingIOError:
                 break
             except OSError as error:
-                self._ended = MeshBroken(f"a peer's connection broke: {error.strerror}")
+                self._ended = self._broken(f"broke: {error.strerror}")
                 break
             if not data:
-                self._ended = MeshBroken("a peer closed its connection")
+                self._ended = MeshBroken(f"member {self.rank} closed its connection")
             self._rest += data
             while (frame := self._next()) is not None:
                 frames.append(frame)
@@ -95,6 +108,10 @@ class Peer:
         if self._ended is not None and not frames:
             raise self._ended
         return frames
+
+    def _broken(self, what: str) -> MeshBroken:
+        unsent_bytes = sum(map(len, self.outbox))  # of a dead connection the kernel does not know
+        return MeshBroken(f"the connection to member {self.rank} {what}", self.rank, unsent_bytes)
 
     def _next(self) -> tuple[Key, int, bytearray] | None:
         if len(self._rest) < _FRAME.size:
@@ -220,7 +237,7 @@ class Mesh:
     def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
         self.rank = rank
         self.size = len(connections) + 1
-        self.peers = {index: Peer(connection) for index, connection in connections.items()}
+        self.peers = {index: Peer(connection, index) for index, connection in connections.items()}
         self._rank_of = {peer.connection.fileno(): index for index, peer in self.peers.items()}
         self._poll = select.poll()
         self._works: dict[Key, MeshWork] = {}
@@ -261,6 +278,15 @@ class Mesh:
     def broken(self) -> MeshBroken | None:
         """Why nothing more can be exchanged, if so."""
         return self._broken
+
+    def stuck(self, least_retries: int) -> MeshBroken | None:
+        """Returns what to say of a connection whose data was sent again so often, and still not confirmed."""
+        for rank, peer in self.peers.items():
+            if (retries := retries_of(peer.connection)) >= least_retries:
+                unsent_bytes = sum(map(len, peer.outbox)) + unconfirmed_bytes(peer.connection)
+                told = f"gives no answer, though {unsent_bytes} bytes were sent again {retries} times"
+                return MeshBroken(f"the connection to member {rank} {told}", rank, unsent_bytes)
+        return None
 
     def owes(self) -> bool:
         """Whether something is still to be written to a peer."""

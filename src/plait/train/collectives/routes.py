@@ -1,33 +1,46 @@
-"""By which plan the members of one generation exchange their values: along their islands, or each with each."""
+"""By which plan the members of one generation exchange their values: by what was measured, or along their islands."""
 
 from collections.abc import Sequence
 
 from plait.train.collectives.plan import Plan, chunks_of, direct, islands
 from plait.train.collectives.planned import Route
+from plait.train.comm.known import KnownNetwork, way_for
+from plait.train.comm.planner import PLAIN, plan_of
 from plait.train.compression.codec import Codec
 from plait.train.compression.message import MessageLayout
 
 
 class Routes:
-    """The routes of one generation, each made once.
+    """The routes of one generation, each made once; the same on all members.
 
-    A link between islands is what an exchange waits for. So where islands have several members, values are added up
-    inside each first, and each crosses once each way. Where none has, or all members are on one, it is two hops.
+    As long as nothing is known of the links: a link between islands is what an exchange waits for. So where islands
+    have several members, values are added up inside each first, and each crosses once each way. Where none has, or all
+    members are on one, it is two hops.
 
     Attributes:
+        names: The island of each member, in words.
         island_of: For each member, the number of its island; members are islands of their own where there is but one.
+        tables: By codec, the ways that were measured; ``None`` as long as nothing is known of these islands.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """``names`` tells the island of each member, in words."""
+    def __init__(self, names: Sequence[str], known: KnownNetwork | None = None) -> None:
+        """``known`` may be of other members, as long as their islands are among those that were measured."""
+        self.names = tuple(names)
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         self.island_of = tuple(numbers[name] for name in names) if len(numbers) > 1 else tuple(range(len(names)))
+        self.tables = known.tables(names) if known is not None else None
         self._known: dict[tuple[MessageLayout, str], Route] = {}
 
     @property
     def has_islands(self) -> bool:
         """Whether there are several islands, and some have several members."""
         return len(set(self.island_of)) < len(self.island_of)
+
+    def is_plain(self, size_bytes: int) -> bool:
+        """Whether so many bytes of fp32 are summed by the back end, and not by a plan."""
+        if self.tables is None:
+            return not self.has_islands
+        return way_for(self.tables, "fp32", size_bytes).shape == PLAIN
 
     def of(self, message: MessageLayout, codec: Codec) -> Route:
         """Returns the route of a message in a code."""
@@ -38,6 +51,10 @@ class Routes:
 
     def _plan(self, message: MessageLayout, codec: Codec) -> Plan:
         chunks = chunks_of(message.payload_bytes(codec))
+        if self.tables is not None:
+            way = way_for(self.tables, codec.name, 4 * message.count)
+            if way.shape != PLAIN:
+                return plan_of(way, self.tables["fp32"].network, message.count, chunks)
         if self.has_islands:
             return islands(self.island_of, message.count, None, chunks)
         return direct(len(self.island_of), message.count, None, chunks)

@@ -46,11 +46,17 @@ class Wire(Protocol):
 
     Attributes:
         is_frozen: Whether momenta travel in place of gradients.
+        codec: The name of what most values travel in.
         ledger: What is remembered between steps, if anything.
     """
 
     @property
     def is_frozen(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def codec(self) -> str:
         """See above."""
         ...
 
@@ -79,6 +85,7 @@ class PlainWire:
     """Sends the values as they are."""
 
     is_frozen = False
+    codec = "fp32"
     ledger: Ledger | None = None
 
     def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:  # noqa: ARG002

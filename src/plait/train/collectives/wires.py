@@ -73,6 +73,7 @@ class CodedWire:
 
     def __init__(self, name: str, layout: FlatLayout, device: torch.device) -> None:
         self._codec = codec_of(name)
+        self.codec = name
         self._settling = _settling(self._codec)
         self._layouts = _layouts(layout)
         self.ledger = ErrorLedger(layout, device) if self._codec.feeds_back else None
@@ -101,6 +102,7 @@ class MomentumWire:
         self._optimizer = optimizer
         self._parameters = tuple(parameters)
         self._warm_up, self._frozen = codec_of("bf16"), codec_of("sign1")
+        self.codec = self._frozen.name
         self._settling = _settling(self._frozen)
         self._layouts = _layouts(layout)
         self.ledger = ErrorLedger(layout, parameters[0].device)

@@ -79,13 +79,18 @@ class CommEngine:
     def __init__(
         self, group: dist.ProcessGroup | None = None, *, island: str | None = None, timeout_s: float = 300.0
     ) -> None:
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.group = group
-        self.mesh, names = meet(group, island, timeout_s)
+        mesh, names = meet(group, island, timeout_s)
+        self._open(mesh, names, timeout_s)
+
+    def _open(self, mesh: Mesh, names: Sequence[str], timeout_s: float) -> None:
+        """Begins to work over connections to all members; ``names`` are those of their islands."""
+        self.rank, self.size = mesh.rank, mesh.size
+        self.mesh = mesh
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         several = len(numbers) > 1
         self.island_of = tuple(numbers[name] for name in names) if several else tuple(range(self.size))
-        self.names = names
+        self.names = tuple(names)
         self.tuning: Tuning | None = None
         self._timeout_s = timeout_s
         self._times = StageTimes()

@@ -66,12 +66,16 @@ class Tuning:
 
     def save(self) -> None:
         """Writes the table, if this is rank 0 and there is a place for it."""
-        if self._rank != 0 or self._saved is None:
-            return
-        self._saved.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._saved.with_suffix(f".{os.getpid()}.new")
-        fresh.write_text(json.dumps(document(self.table, self.switches)), encoding="utf-8")
-        fresh.replace(self._saved)
+        if self._rank == 0 and self._saved is not None:
+            write_document(self._saved, self.table, self.switches)
+
+
+def write_document(path: Path, table: Table, switches: Sequence[str]) -> None:
+    """Writes a table with its reasons to a file, at once or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}.new")
+    fresh.write_text(json.dumps(document(table, switches)), encoding="utf-8")
+    fresh.replace(path)
 
 
 def document(table: Table, switches: Sequence[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import mmap
 import os
 import struct
 
-PHASES = ("starting", "computing", "exchanging", "regrouping")
+PHASES = ("starting", "computing", "exchanging", "regrouping", "measuring")
 _FORM = struct.Struct("<qq")
 
 

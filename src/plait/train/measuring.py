@@ -1,0 +1,58 @@
+"""When a session measures its network: once it runs, at a quiet moment, and where that can pay."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from plait.train.collectives.routes import Routes
+from plait.train.comm.known import KnownNetwork
+
+QUIET_S = 10.0
+"""So long after the last change of members nothing is measured: work comes first."""
+
+QUIET_STEPS = 5
+USUAL_S = 6.0
+"""What a measuring takes, about."""
+
+MOST_SHARE = 0.02
+"""A measuring may take this part of the time that is left of a run."""
+
+
+class Measuring:
+    """What is known of the network, and whether it is time to measure it."""
+
+    def __init__(self, mode: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """``mode`` is ``auto``, ``now`` or ``never``."""
+        self.known: KnownNetwork | None = None
+        self._mode = mode
+        self._clock = clock
+        self._since: tuple[Routes, int, float] | None = None
+
+    def told(self) -> dict[str, Any] | None:
+        """Returns what is known, as JSON values."""
+        return self.known.as_json() if self.known is not None else None
+
+    def adopt(self, told: Iterable[Mapping[str, Any] | None]) -> None:
+        """A new generation: all take the first member's knowledge that has any, so that all know the same."""
+        first = next((values for values in told if values is not None), None)
+        self.known = KnownNetwork.from_json(first) if first is not None else None
+
+    def is_due(self, routes: Routes, step: int, total_steps: int) -> bool:
+        """Whether to measure before the next step.
+
+        Members at one address, or on one island, have nothing to choose. Nothing is measured either while the group
+        is young, or where the run is over before it pays.
+        """
+        if self._mode == "never" or routes.tables is not None or len(set(routes.names)) < 2:
+            return False
+        now_s = self._clock()
+        if self._since is None or self._since[0] is not routes:
+            self._since = (routes, step, now_s)
+        _, first_step, first_s = self._since
+        if step - first_step < QUIET_STEPS or step + 1 >= total_steps:
+            return False
+        if self._mode == "now":
+            return True
+        took_s = now_s - first_s
+        left_s = (total_steps - step) * took_s / (step - first_step)
+        return took_s >= QUIET_S and MOST_SHARE * left_s >= USUAL_S
