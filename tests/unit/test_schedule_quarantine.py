@@ -14,6 +14,7 @@ from plait.schedule.events import (
     NodeResumed,
     WorkerExited,
 )
+from plait.schedule.explain import explain_job
 from plait.schedule.quarantine import judged
 from plait.schedule.scenario import Scenario, task_of
 from plait.schedule.state import DeviceFaults
@@ -207,6 +208,19 @@ def test_what_people_are_told_of_a_quarantined_device() -> None:
     told = scenario_told(scenario)
     assert "n0/2 is quarantined since 40 s: j/train/0: w2 on n0/2 had a device fault (exit code 77)" in told
     assert "tested in 60 s" in told
+
+
+def test_a_job_is_expected_to_start_when_the_device_will_be_tested() -> None:
+    scenario = Scenario()
+    scenario.feed(ClusterConfigured, cluster=Cluster(quarantine=RULES))
+    scenario.join("n0", "A100", 1)
+    scenario.submit("j", task_of())
+    scenario.started("j/train/0")
+    _fail(scenario, "n0/0")
+    scenario.tick(40.0)
+    (told,) = explain_job(scenario.state, scenario.state.jobs["j"])
+    assert told.starts_in_s == 60.0
+    assert "expected to start in 60 s" in told.starts
 
 
 def test_growth_follows_a_passed_test_at_once() -> None:

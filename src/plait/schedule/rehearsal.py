@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plait.schedule import machine
-from plait.schedule.commands import Command, ResizeTask, StartTask, StopTask
+from plait.schedule.commands import Command, ResizeTask, StartTask, StopTask, TestDevice
 from plait.schedule.domain import TaskKey
-from plait.schedule.events import Event, StepReported, Tick, WorkerExited, WorkerStarted
+from plait.schedule.events import DeviceTested, Event, StepReported, Tick, WorkerExited, WorkerStarted
 from plait.schedule.gates import left_s_of
 from plait.schedule.knowledge import Knowledge
 from plait.schedule.policies import policy_or_default
@@ -161,6 +161,9 @@ class Rehearsal:
         for job_id in self.state.open_jobs:
             tasks = self.state.jobs[job_id].tasks.values()
             self._ticks |= {t.ready_at_s for t in tasks if t.state == "waiting" and t.ready_at_s > self.now_s}
+        for record in self.state.nodes.values():
+            due = (trouble.until_s for trouble in record.troubles.values())
+            self._ticks |= {until_s for until_s in due if until_s is not None and until_s > self.now_s}
 
     def _day_s(self) -> float:
         known = self.state.day_s()
@@ -182,6 +185,8 @@ class Rehearsal:
                     yield from (_exited(attempt_id, worker_id, 0) for worker_id in remove)
                 case StopTask(attempt_id=attempt_id):
                     yield from self.exits(attempt_id, exit_code=None)
+                case TestDevice(device=device, cause=test):
+                    yield DeviceTested(id=0, at_s=0.0, device=device, test=test, passed=True, detail="as is hoped")
                 case _:
                     pass
 
