@@ -1,5 +1,6 @@
 """The parts of a session that follow from its settings and the user's model and data."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -12,11 +13,13 @@ from plait.errors import PlaitError
 from plait.train.collectives.exchange import Exchange, SumExchange
 from plait.train.collectives.fixed import FixedExchange
 from plait.train.collectives.layout import FlatLayout
+from plait.train.membership.warden import WardenConfig
 from plait.train.norm import Exchange as NormExchange
 from plait.train.norm import GhostStatistics, convert
 from plait.train.replica import Replica
-from plait.train.settings import Settings
+from plait.train.settings import Place, Settings
 from plait.train.sync_norm import StepSums, check_settings
+from plait.train.telling import EngineConfig
 from plait.train.work import DataPlan
 
 BatchNormKind = Literal["ghost", "sync", "keep"]
@@ -107,3 +110,50 @@ def contract(layout: FlatLayout, plan: DataPlan, total: int, settings: Settings)
         "learning rate rule": settings.learning_rate,
     }
     return tuple(fields.items())
+
+
+def warden_config(settings: Settings, place: Place) -> WardenConfig:
+    """Returns what this process's warden is started with."""
+    return WardenConfig(
+        me=place.me,
+        listen=place.listen,
+        seeds=dict(place.seeds),
+        joining=place.joins,
+        secret=place.secret,
+        heartbeat_interval_s=settings.heartbeat_interval_s,
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        formation_timeout_s=settings.formation_timeout_s,
+        worker_pid=os.getpid(),
+    )
+
+
+def engine_config(
+    settings: Settings,
+    place: Place,
+    plan: DataPlan,
+    total: int,
+    same: tuple[tuple[str, str], ...],
+    *,
+    scales: bool,
+) -> EngineConfig:
+    """Returns what does not change during a run; ``scales`` is whether gradients here come multiplied."""
+    return EngineConfig(
+        me=place.me,
+        plan=plan,
+        total_steps=total,
+        contract=same,
+        accelerator_type=place.accelerator_type,
+        island=place.island,
+        measures=place.measures,
+        secret=place.secret,
+        split=settings.split,
+        forced_split=place.forced_split,
+        max_fused=settings.max_fused,
+        most=settings.max_share,
+        exchange_timeout_s=settings.exchange_timeout_s,
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        overlap=settings.overlap,
+        duty_ratio=place.duty_ratio,
+        joins=place.joins,
+        scales_backward=scales,
+    )

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from plait.train.collectives.gloo import GlooGroup
 from plait.train.collectives.routes import Routes
 from plait.train.comm.known import KnownNetwork
+from plait.train.membership.link import Warned
 
 QUIET_S = 10.0
 """So long after the last change of members nothing is measured: work comes first."""
@@ -56,3 +58,25 @@ class Measuring:
         took_s = now_s - first_s
         left_s = (total_steps - step) * took_s / (step - first_step)
         return took_s >= QUIET_S and MOST_SHARE * left_s >= USUAL_S
+
+    def measure(self, group: GlooGroup, codec: str, must_stop: Callable[[], bool]) -> None:
+        """Measures with all members of a group, whose routes go by it from now on.
+
+        Args:
+            group: With nothing under way; its members have direct connections.
+            codec: What most values travel in.
+            must_stop: Whether the group is about to change.
+
+        Raises:
+            Warned: It is.
+            RuntimeError: Nothing could be measured.
+        """
+        running = group.measuring([] if codec == "fp32" else [codec])
+        while not running.is_over():
+            if must_stop():
+                running.give_up()
+                raise Warned
+        if running.known is None:
+            raise RuntimeError(f"the network could not be measured: {running.error}") from running.error
+        self.known = running.known
+        group.routes = Routes(group.routes.names, running.known)

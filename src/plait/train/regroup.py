@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from plait.errors import ContractMismatch, MembershipLost
-from plait.train.bitwise import FixedPointScale
 from plait.train.catch_up import CatchUp
 from plait.train.collectives.fixed import FixedExchange
 from plait.train.collectives.gloo import GlooGroup
@@ -21,11 +20,10 @@ from plait.train.measuring import Measuring
 from plait.train.membership.link import NewGeneration, WardenLink, Warned
 from plait.train.membership.outcome import Outcome, decide
 from plait.train.membership.speech import Report
-from plait.train.share import Share, with_samples
+from plait.train.redealing import share_again, take_scale
 from plait.train.stalls import LEAST_RETRIES
 from plait.train.transfer import Fetch, StateServer
 from plait.train.vote import Vote
-from plait.train.work import redeal
 
 if TYPE_CHECKING:
     from plait.train.engine import StepEngine
@@ -153,12 +151,10 @@ class Regroup:
 
     def wants_measuring(self) -> bool:
         """Whether the network should be measured before the next step; the first member decides."""
-        engine = self._engine
-        if not isinstance(self.group, GlooGroup) or self.group.mesh is None or engine.is_shadow:
+        engine, group = self._engine, self._meshed()
+        if group is None or engine.is_shadow or self.members[0] != engine.config.me:
             return False
-        if self.members[0] != engine.config.me:
-            return False
-        return self.measuring.is_due(self.group.routes, engine.step, engine.config.total_steps)
+        return self.measuring.is_due(group.routes, engine.step, engine.config.total_steps)
 
     def measure_if_due(self) -> None:
         """Measures the network with all members, if they have agreed on it with the last step.
@@ -168,21 +164,15 @@ class Regroup:
             RuntimeError: it failed.
         """
         is_due, self.measures_next = self.measures_next, False
-        if not is_due or not isinstance(self.group, GlooGroup):
-            return
-        engine = self._engine
-        self.progress("measuring")
-        codec = engine.exchange.codec
-        running = self.group.measuring([] if codec == "fp32" else [codec])
-        while not running.is_over():
-            if self.must_stop():
-                running.give_up()
-                raise Warned
-        if running.known is None:
-            raise RuntimeError(f"the network could not be measured: {running.error}") from running.error
-        self.measuring.known = running.known
-        self.group.routes = Routes(self.group.routes.names, running.known)
-        self._tell_routes(self.group.routes)
+        group = self._meshed()
+        if is_due and group is not None:
+            self.progress("measuring")
+            self.measuring.measure(group, self._engine.exchange.codec, self.must_stop)
+            self._tell_routes(group.routes)
+
+    def _meshed(self) -> GlooGroup | None:
+        """The group, if its members have direct connections."""
+        return self.group if isinstance(self.group, GlooGroup) and self.group.mesh is not None else None
 
     def _tell_routes(self, routes: Routes) -> None:
         """What is measured is used: the first member writes down how."""
@@ -193,13 +183,13 @@ class Regroup:
 
     def stuck_connection(self) -> MeshBroken | None:
         """Returns what to say of a connection that gives no answer, if there is one."""
-        mesh = self.group.mesh if isinstance(self.group, GlooGroup) else None
-        return mesh.stuck(LEAST_RETRIES) if mesh is not None else None
+        group = self._meshed()
+        return group.mesh.stuck(LEAST_RETRIES) if group is not None and group.mesh is not None else None
 
     def break_a_connection(self) -> None:
         """Breaks the connection to the next member, as a network might; both ends live on. For experiments."""
-        mesh = self.group.mesh if isinstance(self.group, GlooGroup) else None
-        if mesh is not None:
+        group = self._meshed()
+        if group is not None and (mesh := group.mesh) is not None:
             reset(mesh.peers[(mesh.rank + 1) % mesh.size].connection)
 
     def _tell_break(self, error: Exception) -> None:
@@ -318,13 +308,13 @@ class Regroup:
             assert outcome.donor is not None
             fetch = Fetch(payloads[outcome.donor]["state"], self.generation, engine.config.secret)
             engine.catch_up = CatchUp(fetch, outcome.step)
-            self._take_scale(outcome.step, new, payloads)
+            take_scale(engine, outcome.step, new, payloads)
             current = [payloads[m] for m in new.members if new.reports[m].applied == outcome.step]
             if any(payload["frozen"] for payload in current):
                 engine.exchange.freeze()
             if any(payload["settles"] for payload in current):
                 engine.exchange.settle()
-        self._share_again(outcome, new, payloads)
+        share_again(engine, outcome, new, payloads)
         if outcome.donor == me and self._server is not None:
             self._server.publish(self.generation, engine.replica.state(engine.exchange))
         self.measures_next = False
@@ -376,51 +366,3 @@ class Regroup:
                 raise Warned
             engine.catch_up.fetch.wait(0.005)
         engine.settle()
-
-    def _share_again(self, outcome: Outcome, new: NewGeneration, payloads: Mapping[str, Any]) -> None:
-        """Deals the micro-batches of the running step that nobody in the group holds any more."""
-        engine = self._engine
-        plan, me = engine.config.plan, engine.config.me
-        begun = [m for m in new.members if new.reports[m].applied == outcome.step and payloads[m]["ks"] is not None]
-        if not begun or outcome.step >= engine.config.total_steps or engine.sums is not None:
-            engine.share = (
-                None  # with statistics over the whole step, what one member ran says nothing without the rest
-            )
-            return
-        held = {m: frozenset(payloads[m]["ks"]) for m in begun}
-        left = {m: int(payloads[m]["left"]) for m in begun}
-        able = [m for m in new.members if m not in self.shadows]
-        speeds = {m: s for m in able if (s := engine.replica.balancer.speed_of(m)) is not None}
-        extra = redeal(held, able, num_micro_batches=plan.micro_batches, speeds=speeds, caps=self.caps, remaining=left)
-        assigned = {m: tuple(sorted(held.get(m, frozenset()) | set(extra.get(m, ())))) for m in new.members}
-        mine = with_samples(plan, engine.step, extra.get(me, ()))
-        if engine.share is None:
-            engine.begin_given(Share(assigned=assigned, pending=mine))
-        else:
-            engine.share.assigned = assigned
-            engine.share.pending += mine
-        self._adopt_scale(outcome.step, new, payloads)
-        dealt = sum(len(ks) for ks in extra.values())
-        if dealt:
-            engine.reason = f"{dealt} micro-batches of step {outcome.step} were dealt again to those who go on"
-            engine.observers.on_split(engine.step, {m: len(ks) for m, ks in assigned.items()}, engine.reason)
-
-    def _take_scale(self, step: int, new: NewGeneration, payloads: Mapping[str, Any]) -> None:
-        """A member without state judges and keeps fixed-point sums too, so it needs the scale that they are on."""
-        exchange = self._engine.exchange
-        at_step = [p for m, p in payloads.items() if new.reports[m].applied == step and p["fixed"] is not None]
-        if isinstance(exchange, FixedExchange) and at_step:
-            exchange.scale = FixedPointScale(tuple(min(at_step, key=lambda p: int(p["redone"]))["fixed"]))
-
-    def _adopt_scale(self, step: int, new: NewGeneration, payloads: Mapping[str, Any]) -> None:
-        """In fixed point, a step that some members have begun to run again on another scale is run so by all."""
-        engine = self._engine
-        told = [p for m, p in payloads.items() if new.reports[m].applied == step and p["fixed"] is not None]
-        best = max(told, key=lambda p: int(p["redone"]), default=None)
-        if best is None or best["redone"] <= engine.redone or not isinstance(engine.exchange, FixedExchange):
-            return
-        engine.exchange.scale = FixedPointScale(tuple(best["fixed"]))
-        engine.exchange.begin_step()
-        engine.redone = int(best["redone"])
-        if engine.share is not None:
-            engine.run_share_again(engine.share)

@@ -23,9 +23,17 @@ from plait.train.engine import StepEngine
 from plait.train.exits import exit_codes
 from plait.train.faults import FaultInjector
 from plait.train.loop import CommittingOptimizer, GlobalStep, ShareLoader
-from plait.train.making import BatchNormKind, contract, converted, data_plan, exchange_of, replica_of
+from plait.train.making import (
+    BatchNormKind,
+    contract,
+    converted,
+    data_plan,
+    engine_config,
+    exchange_of,
+    replica_of,
+    warden_config,
+)
 from plait.train.membership.link import WardenLink
-from plait.train.membership.warden import WardenConfig
 from plait.train.notice import heed_notice
 from plait.train.observers import Observers, StepFacts
 from plait.train.operators.swap import swap_in_forward
@@ -47,7 +55,6 @@ from plait.train.settings import (
     place_from_environment,
     units_of,
 )
-from plait.train.telling import EngineConfig
 from plait.train.transfer import StateServer
 from plait.train.wiring import wire_of
 from plait.train.work import DataPlan
@@ -395,18 +402,7 @@ class Session:
         if not place.seeds and place.rendezvous is None:
             return
         self.place = place = complete_place(place)
-        config = WardenConfig(
-            me=place.me,
-            listen=place.listen,
-            seeds=dict(place.seeds),
-            joining=place.joins,
-            secret=place.secret,
-            heartbeat_interval_s=self.settings.heartbeat_interval_s,
-            heartbeat_timeout_s=self.settings.heartbeat_timeout_s,
-            formation_timeout_s=self.settings.formation_timeout_s,
-            worker_pid=os.getpid(),
-        )
-        self._link = WardenLink(config)
+        self._link = WardenLink(warden_config(self.settings, place))
         self._link.progress(step, "starting")
         address = self._link.wait_listening(_START_TIMEOUT_S)
         if place.rendezvous is not None:
@@ -421,29 +417,9 @@ class Session:
         replica: Replica,
         exchange: Exchange,
     ) -> StepEngine:
-        place = self.place
-        config = EngineConfig(
-            me=place.me,
-            plan=plan,
-            total_steps=total,
-            contract=same,
-            accelerator_type=place.accelerator_type,
-            island=place.island,
-            measures=place.measures,
-            secret=place.secret,
-            split=self.settings.split,
-            forced_split=place.forced_split,
-            max_fused=self.settings.max_fused,
-            most=self.settings.max_share,
-            exchange_timeout_s=self.settings.exchange_timeout_s,
-            heartbeat_timeout_s=self.settings.heartbeat_timeout_s,
-            overlap=self.settings.overlap,
-            duty_ratio=place.duty_ratio,
-            joins=place.joins,
-            scales_backward=self.compute.needs_scaling,
-        )
+        config = engine_config(self.settings, self.place, plan, total, same, scales=self.compute.needs_scaling)
         observers = self._observing()
-        faults = FaultInjector(place.me, os.environ.get("PLAIT_FAULTS", ""))
+        faults = FaultInjector(self.member, os.environ.get("PLAIT_FAULTS", ""))
         engine = StepEngine(config, replica, exchange, self._link, self._server, observers, faults)
         observers.on_commit.append(lambda _facts: self._save(engine, force=False))
         if self._saving is not None:
