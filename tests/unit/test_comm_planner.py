@@ -253,3 +253,14 @@ def test_a_stream_counts_after_its_burst_with_as_much_under_way_at_both_ends() -
     steady = [0.009 + 0.02 * number for number in range(1, 21)]
     drain = [steady[-1] + 1e-6 * number for number in range(1, 4)]
     assert settled_s([*burst, *steady, *drain]) == pytest.approx(0.02, rel=0.01)
+
+
+def test_two_trials_of_large_messages_tell_what_larger_ones_take() -> None:
+    table = table_of(FLAT)
+    plain = Candidate(PLAIN)
+    table.measured_s[plain] = [(MB // 64, 0.001), (MB, 0.010), (4 * MB, 0.022)]
+    assert table.formula_s(plain, 16 * MB) > 1.0  # far from what was measured
+    assert table.predicted_s(plain, 16 * MB) == pytest.approx(0.070, rel=0.01)
+    small = table_of(FLAT)
+    small.measured_s[plain] = [(MB // 64, 0.010), (MB // 8, 0.011)]
+    assert small.predicted_s(plain, 16 * MB) == pytest.approx(small.formula_s(plain, 16 * MB), rel=0.02)

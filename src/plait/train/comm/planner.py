@@ -28,6 +28,9 @@ BETTER = 0.95
 WINDOWS = 3
 """For so many windows in a row."""
 
+TELLING_BYTES = 2**20
+"""Two trials from here on tell what larger messages will take."""
+
 _KEPT = 0.7
 _LEAST_S = 1e-6
 _UNEQUAL = 1.3
@@ -221,7 +224,7 @@ class Table:
         if place == 0:
             return trials[0][1]  # all smaller messages cost what the smallest did: latency
         if place == len(sizes):
-            return formula_s + self._over_beyond_s(candidate, size_bytes)
+            return max(trials[-1][1], formula_s + self._over_beyond_s(candidate, size_bytes))
         part = (size_bytes - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
         over_s = (1.0 - part) * self._over_s(candidate, place - 1) + part * self._over_s(candidate, place)
         return max(formula_s + over_s, formula_s / 2.0)
@@ -234,19 +237,24 @@ class Table:
     def _over_beyond_s(self, candidate: Candidate, size_bytes: int) -> float:
         """Returns what the formula leaves out beyond the last trial: a fixed part and one by size.
 
-        It is the processor's work, alike for all shapes of a codec; disturbances only ever make it look larger, so the
-        least of them counts.
+        Trials of large messages tell by themselves. Else it is the processor's work, alike for all shapes of a codec;
+        disturbances only ever make it look larger, so the least of them counts.
         """
-        lasts = []
-        slopes = []
-        for other, trials in self.measured_s.items():
-            if other.codec == candidate.codec and (other.shape == PLAIN) == (candidate.shape == PLAIN):
-                lasts.append((self._over_s(other, -1), trials[-1][0]))
-                if len(trials) > 1:
-                    step_bytes = trials[-1][0] - trials[-2][0]
-                    slopes.append((self._over_s(other, -1) - self._over_s(other, -2)) / step_bytes)
-        slope = max(0.0, min(slopes, default=0.0))
-        return min(over_s + slope * (size_bytes - last_bytes) for over_s, last_bytes in lasts)
+        own = self.measured_s[candidate]
+        if len(own) > 1 and own[-2][0] >= TELLING_BYTES:
+            return self._over_s(candidate, -1) + self._slope(candidate) * (size_bytes - own[-1][0])
+        alike = [
+            (other, trials)
+            for other, trials in self.measured_s.items()
+            if other.codec == candidate.codec and (other.shape == PLAIN) == (candidate.shape == PLAIN)
+        ]
+        slope = max(0.0, min((self._slope(other) for other, trials in alike if len(trials) > 1), default=0.0))
+        return min(self._over_s(other, -1) + slope * (size_bytes - trials[-1][0]) for other, trials in alike)
+
+    def _slope(self, candidate: Candidate) -> float:
+        """Returns by how many seconds a byte what the formula leaves out has grown between the last two trials."""
+        trials = self.measured_s[candidate]
+        return (self._over_s(candidate, -1) - self._over_s(candidate, -2)) / (trials[-1][0] - trials[-2][0])
 
     def choice(self, size_bytes: int) -> Choice:
         """Returns what is used for a size; what was put to use earlier stays until :meth:`decide` says otherwise."""

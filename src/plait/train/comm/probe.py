@@ -37,9 +37,9 @@ _LEAST_STREAM = 30
 _WINDOW = 4
 _TOGETHER_S = 0.2
 _MOST_SUMS = 100
-_BATCH_S = 0.025
+_BATCH_S = 0.02
 _MOST_IN_BATCH = 10
-_BATCHES = 3
+_BATCHES = 5
 _CODEC_VALUES = 2**18
 TRIAL_BYTES = (2**14, 2**17, 2**20, 2**22)
 LONGEST_TRIAL_S = 0.2
@@ -67,25 +67,33 @@ def measured(engine: "CommEngine", codecs: Sequence[str], saved: Path | None = N
     table = Table(network, candidates(network, codecs), ratios)
     for size_bytes in TRIAL_BYTES:
         best_s = min(table.formula_s(c, size_bytes) for c in table.candidates)
-        for candidate in table.candidates:
-            expected_s = table.formula_s(candidate, size_bytes)
-            if size_bytes > TRIAL_BYTES[1] and expected_s > min(LONGEST_TRIAL_S, HOPELESS * best_s + FIXED_S):
-                continue
-            seconds = _trial_s(engine, table, candidate, size_bytes)
+        most_s = min(LONGEST_TRIAL_S, HOPELESS * best_s + FIXED_S)
+        small = size_bytes <= TRIAL_BYTES[1]
+        tried = [c for c in table.candidates if small or table.formula_s(c, size_bytes) <= most_s]
+        for candidate, seconds in _trials_s(engine, table, tried, size_bytes).items():
             table.measured_s.setdefault(candidate, []).append((size_bytes, seconds))
     table.fix()
     return table
 
 
-def _trial_s(engine: "CommEngine", table: Table, candidate: Candidate, size_bytes: int) -> float:
-    """Returns the seconds of one sum, of several on end: the median of some batches.
+def _trials_s(
+    engine: "CommEngine", table: Table, tried: Sequence[Candidate], size_bytes: int
+) -> dict[Candidate, float]:
+    """Returns the seconds of one sum, of several on end, by candidate: the median of some batches.
 
-    The sums before them use up what a rate limit lets through at once and wake threads.
+    The sums before them use up what a rate limit lets through at once and wake threads. Candidates take turns, so that
+    what disturbs the machine for a while disturbs all of them.
     """
     values = torch.ones(size_bytes // 4)
-    first_s = min(_batch_s(engine, table, candidate, values, 1) for _ in range(2))
-    count = max(1, min(_MOST_IN_BATCH, round(_BATCH_S / first_s)))
-    return median(_batch_s(engine, table, candidate, values, count) for _ in range(_BATCHES))
+    counts = {}
+    for candidate in tried:
+        first_s = min(_batch_s(engine, table, candidate, values, 1) for _ in range(2))
+        counts[candidate] = max(1, min(_MOST_IN_BATCH, round(_BATCH_S / first_s)))
+    times: dict[Candidate, list[float]] = {candidate: [] for candidate in tried}
+    for _ in range(_BATCHES):
+        for candidate in tried:
+            times[candidate].append(_batch_s(engine, table, candidate, values.fill_(1.0), counts[candidate]))
+    return {candidate: median(seconds) for candidate, seconds in times.items()}
 
 
 def _batch_s(engine: "CommEngine", table: Table, candidate: Candidate, values: Tensor, count: int) -> float:
