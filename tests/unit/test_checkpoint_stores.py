@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -107,6 +108,112 @@ def test_a_store_that_gives_wholes_for_parts_is_told_and_read(server: tuple[str,
     assert len(answers.asked) == asked  # it was read once
     with pytest.raises(StoreFailed, match="range from 90 to 110"):
         store.get_ranges("x", [(90, 110)])
+
+
+class Parts(Answers):
+    """Gives parts of one object; ``fault`` says what goes wrong with the next answer."""
+
+    data = bytes(range(256)) * 40
+    fault = ""
+
+    def do_GET(self) -> None:
+        type(self).asked.append((self.command, self.path, {}))
+        fault, type(self).fault = type(self).fault, ""
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        part = self.data[first : last + 1]
+        self.send_response_only(206)
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part[: len(part) // 2] if fault == "short" else part)
+        self.close_connection = bool(fault)
+
+
+@pytest.fixture
+def parts() -> Iterator[tuple[str, type[Parts]]]:
+    class Mine(Parts):
+        asked: list[tuple[str, str, dict[str, str]]] = []  # noqa: RUF012
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Mine)
+    listening.daemon_threads = True
+    thread = Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.server_address[1]}", Mine
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def pieces(store: ObjectStore | FileStore, first: int, sizes: list[int]) -> bytes:
+    """Returns what fills pieces of these sizes from ``first`` on."""
+    memory = [memoryview(bytearray(size)) for size in sizes]
+    with store.stream("x", first, first + sum(sizes)) as fill:
+        for piece in memory:
+            fill(piece)
+    return b"".join(memory)
+
+
+def test_a_part_goes_straight_into_memory_by_a_signed_request(parts: tuple[str, type[Parts]]) -> None:
+    endpoint, server = parts
+    store = store_at(endpoint)
+    assert pieces(store, 3, [5, 0, 4000, 1]) == server.data[3:4009]
+    assert pieces(store, 9, [7]) == server.data[9:16]
+    assert [command for command, _, _ in server.asked] == ["GET", "GET"]
+    assert all(path.startswith("/bucket/run/x?") and "X-Amz-Signature=" in path for _, path, _ in server.asked)
+    assert store.notes == ()
+
+
+def test_an_answer_that_ends_early_is_a_failure_and_a_closed_connection_is_none(parts: tuple[str, type[Parts]]) -> None:
+    endpoint, server = parts
+    store = store_at(endpoint)
+    server.fault = "short"
+    with pytest.raises(StoreFailed, match="ended"):
+        pieces(store, 0, [100])
+    server.fault = "closes"  # after it has answered, without saying so
+    assert pieces(store, 0, [100]) == server.data[:100]
+    assert pieces(store, 0, [100]) == server.data[:100]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(404, ObjectMissing), (503, StoreFailed)])
+def test_direct_answers_become_what_they_mean(
+    server: tuple[str, type[Answers]], status: int, kind: type[Exception]
+) -> None:
+    endpoint, answers = server
+    answers.answers["GET"] = status, {}, b""
+    with pytest.raises(kind):
+        pieces(store_at(endpoint), 0, [10])
+
+
+def test_what_cannot_be_read_directly_is_read_through_obstore(server: tuple[str, type[Answers]]) -> None:
+    endpoint, answers = server
+    data = bytes(range(100))
+    answers.answers["GET"] = 200, HEAD, data  # the whole for a part
+    store = store_at(endpoint)
+    assert pieces(store, 3, [4, 2]) == data[3:9]
+    assert pieces(store, 50, [50]) == data[50:]
+    assert "whole" in store.notes[0]
+
+
+def test_no_signed_request_goes_round_a_proxy(
+    server: tuple[str, type[Answers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint, answers = server
+    answers.answers["GET"] = 200, HEAD, b"0123456789"
+    monkeypatch.setenv("http_proxy", endpoint)  # which obstore asks too
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with suppress(StoreFailed):
+        pieces(store_at("http://192.0.2.1:9"), 0, [10])
+    assert all("X-Amz-Signature" not in path for _, path, _ in answers.asked)
+
+
+def test_files_go_straight_into_memory_too(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(range(200)))
+    store = FileStore(tmp_path)
+    assert pieces(store, 7, [1, 90, 0, 2]) == bytes(range(7, 100))
+    with pytest.raises(StoreFailed, match="ends at byte 200"):
+        pieces(store, 150, [100])
+    with pytest.raises(ObjectMissing), FileStore(tmp_path / "none").stream("x", 0, 1):
+        pass
 
 
 def test_nobody_there_is_a_failure_that_may_pass() -> None:

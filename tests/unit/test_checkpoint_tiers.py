@@ -30,7 +30,7 @@ from plait.train.checkpoint.local_tier import LocalTier
 from plait.train.checkpoint.nearest import Places, load_nearest
 from plait.train.checkpoint.peers import Peers, peer_environment, peers_from_environment, preferred, run_key
 from plait.train.checkpoint.repository import CheckpointFenced, Claim, Repository
-from plait.train.checkpoint.restore import filling, state_of
+from plait.train.checkpoint.restore import Filling, state_of
 from plait.train.checkpoint.stores import FileStore
 from plait.train.checkpoint.tiers import LOCAL, PEER, STORE, FaultRate, SaveCost, SaveSchedule, best_interval_s
 
@@ -279,9 +279,9 @@ def test_a_copy_comes_back_as_it_went(holder: str, arena: Arena) -> None:
     assert (copy.node, copy.member, copy.generation, copy.step) == ("b", "w0", 1, 3)
     into: dict[str, Any] = {"x": torch.zeros(40_000), "step": 0}
     with fetching(known, URL, copy) as coming:
-        tensors, take = filling(coming.index, into)
-        coming.take(take)
-        state = state_of(coming.index, tensors)
+        target = Filling(coming.index, into)
+        coming.read(target.place)
+        state = state_of(coming.index, target.tensors)
     assert state["step"] == 3
     assert state["x"].data_ptr() == into["x"].data_ptr()
     assert into["x"].tolist() == [3.0] * 40_000

@@ -14,7 +14,7 @@ def test_a_state_is_read_on_another_number_of_ranks_and_hardly_more_than_it(
 ) -> None:
     command = [
         sys.executable,
-        str(Path(__file__).with_name("ranks.py")),
+        str(Path(__file__).parents[3] / "benchmarks" / "workers" / "reshard_ranks.py"),
         str(tmp_path / "x"),
         str(savers),
         str(loaders),

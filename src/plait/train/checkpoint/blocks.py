@@ -1,5 +1,6 @@
 """Hashes of the blocks of a file: any part can be read alone and still be verified."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -57,6 +58,24 @@ class BlockTable:
             wanted = self.hashes[number * HASH_BYTES : (number + 1) * HASH_BYTES]
             if xxhash.xxh3_128_digest(view[at : at + size]) != wanted:
                 raise CheckpointDamaged(f"{what} does not have the bytes that were written at offset {first + at}")
+
+    def check_pieces(self, pieces: Sequence[memoryview], first: int, what: str) -> None:
+        """Verifies whole blocks that begin at ``first`` and lie in consecutive pieces of memory.
+
+        Raises:
+            CheckpointDamaged: A block is not the one that was written.
+        """
+        hasher = BlockHasher(sum(map(len, pieces)), self.block_bytes)
+        for piece in pieces:
+            hasher.update(piece)
+        found, start = hasher.table().hashes, first // self.block_bytes * HASH_BYTES
+        wanted = self.hashes[start : start + len(found)]
+        if found != wanted:
+            bad = next(
+                n for n in range(0, len(found), HASH_BYTES) if found[n : n + HASH_BYTES] != wanted[n : n + HASH_BYTES]
+            )
+            at = first + bad // HASH_BYTES * self.block_bytes
+            raise CheckpointDamaged(f"{what} does not have the bytes that were written at offset {at}")
 
 
 class BlockHasher:

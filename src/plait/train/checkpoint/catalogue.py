@@ -14,9 +14,9 @@ from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.commit import CommitName, Lineage, SealName, Writer
 from plait.train.checkpoint.index import Index, decoded
 from plait.train.checkpoint.manifest import Manifest, Receipt, manifest_from, opened
-from plait.train.checkpoint.reading import Take, read_verified
+from plait.train.checkpoint.reading import Place, Take, read_into, read_verified
 from plait.train.checkpoint.retry import Backoff
-from plait.train.checkpoint.stores import Buffer, ObjectMissing, Store, StoreFailed
+from plait.train.checkpoint.stores import Buffer, ObjectMissing, Store, StoreFailed, Streams
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -172,6 +172,24 @@ class Catalogue:
         return read_verified(
             index.blocks, ranges, lambda batch: self._ranges(receipt.data_key, batch), take, receipt.data_key
         )
+
+    def read_whole(self, receipt: Receipt, index: Index, place: Place, take: Take) -> int:
+        """Reads all of a rank's data into memory that is there; returns the bytes read.
+
+        Args:
+            receipt: The file.
+            index: Its index.
+            place: Returns where bytes ``[first, end)`` go, in consecutive pieces; after an error they hold anything.
+            take: As in :meth:`read`, for stores that cannot put bytes where they are wanted.
+
+        Raises:
+            CheckpointDamaged: Some block is not as it was written, or missing.
+        """
+        store, key = self.store, receipt.data_key
+        if not isinstance(store, Streams):
+            return self.read(receipt, index, [(0, receipt.data_bytes)], take)
+        assert index.blocks is not None
+        return read_into(index.blocks, place, lambda first, end: store.stream(key, first, end), self.again, key)
 
     def _ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         return self.again(lambda: self.store.get_ranges(key, ranges))

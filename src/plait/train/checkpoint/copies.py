@@ -23,7 +23,7 @@ from plait.train.checkpoint.blocks import BlockHasher, BlockTable
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.index import Index, decoded
 from plait.train.checkpoint.peers import Peers
-from plait.train.checkpoint.reading import Take, hand_over
+from plait.train.checkpoint.reading import Place
 from plait.train.checkpoint.segment import Segment, SlotRecord
 
 _log = logging.getLogger(__name__)
@@ -245,19 +245,19 @@ class Fetching:
             hashes=base64.b64decode(answer["hashes"], validate=True),
         )
 
-    def take(self, take: Take) -> None:
-        """Reads the data and hands it over stretch by stretch, verified.
+    def read(self, place: Place) -> None:
+        """Reads the data into memory that is there, verified; after an error it holds anything.
 
         Raises:
             OSError: The connection failed.
             CheckpointDamaged: Some block is not as it was sent.
         """
         size = max(_CHUNK_BYTES, self._table.block_bytes)
-        buffer = memoryview(bytearray(min(size, max(self._table.file_bytes, 1))))
         for first in range(0, self._table.file_bytes, size):
-            part = buffer[: min(size, self._table.file_bytes - first)]
-            receive_into(self._connection, part)
-            hand_over(self._table, part, first, take, self._what)
+            pieces = place(first, min(first + size, self._table.file_bytes))
+            for piece in pieces:
+                receive_into(self._connection, piece)
+            self._table.check_pieces(pieces, first, self._what)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from plait.train.checkpoint.commit import CommitName, Lineage
 from plait.train.checkpoint.copies import Copy, copies_of, fetching
 from plait.train.checkpoint.local_tier import LocalTier
 from plait.train.checkpoint.peers import Peers
-from plait.train.checkpoint.restore import filling, read_state, snapshot_state, state_of
+from plait.train.checkpoint.restore import Filling, read_state, snapshot_state, state_of
 from plait.train.checkpoint.segment import Segment
 
 _log = logging.getLogger("plait")
@@ -96,9 +96,9 @@ def on_peers(peers: Peers | None, url: str, lineage: Lineage | None) -> list[Can
     def read(into: Any, copy: Copy) -> Any:
         assert peers is not None
         with fetching(peers, url, copy) as coming:
-            tensors, take = filling(coming.index, into)
-            coming.take(take)
-            return state_of(coming.index, tensors)
+            target = Filling(coming.index, into)
+            coming.read(target.place)
+            return state_of(coming.index, target.tensors)
 
     return [
         Candidate(copy.step, PEER, f"the copy on {copy.node}", (PEER, copy), partial(read, copy=copy))

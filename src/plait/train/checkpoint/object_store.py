@@ -8,12 +8,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from plait.train.checkpoint.direct import DirectImpossible, DirectReader
 from plait.train.checkpoint.stores import (
     Buffer,
     Entry,
+    Fill,
     ObjectExists,
     ObjectMissing,
     StoreFailed,
@@ -57,6 +59,8 @@ class ObjectStore:
         self._gives_whole = False
         self._whole: tuple[str, memoryview] | None = None
         self._whole_lock = threading.Lock()
+        self._direct = DirectReader(lambda: self.client)
+        self._goes_direct = True
 
     @property
     def client(self) -> Any:
@@ -159,6 +163,32 @@ class ObjectStore:
                     self._whole = key, memoryview(obstore.get(self.client, key).bytes())
             data = self._whole[1]
         return [data[first:end] for first, end in ranges]
+
+    @contextmanager
+    def stream(self, key: str, first: int, end: int) -> Iterator[Fill]:
+        """Puts a range into memory that is there, directly where the store can be asked so, else by a copy."""
+        if not self._goes_direct:
+            yield self._copying(key, first, end)
+            return
+        with ExitStack() as stack:
+            try:
+                fill = stack.enter_context(self._direct.stream(key, first, end))
+            except DirectImpossible as error:
+                _log.info("%s is read through obstore's own memory: %s", self.url, error)
+                self._goes_direct = False
+                fill = self._copying(key, first, end)
+            yield fill
+
+    def _copying(self, key: str, first: int, end: int) -> Fill:
+        (part,) = self.get_ranges(key, [(first, end)])
+        at = 0
+
+        def fill(memory: memoryview) -> None:
+            nonlocal at
+            memory[:] = memoryview(part)[at : at + len(memory)]
+            at += len(memory)
+
+        return fill
 
     def list(self, prefix: str) -> list[Entry]:
         """Lists what begins so."""

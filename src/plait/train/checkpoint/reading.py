@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import pairwise
 
 from plait.train.checkpoint.blocks import BlockTable
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
-from plait.train.checkpoint.stores import Buffer
+from plait.train.checkpoint.stores import Buffer, Fill
 
 READ_BYTES = 8 * 2**20
 """The most that one request asks for; a multiple of every size of blocks."""
@@ -18,6 +20,9 @@ _STRIDE_BYTES = 2**20
 
 Range = tuple[int, int]
 Take = Callable[[int, Buffer], None]
+Place = Callable[[int, int], list[memoryview]]
+OpenRange = Callable[[int, int], AbstractContextManager[Fill]]
+Again = Callable[[Callable[[], int]], int]
 
 
 def joined(ranges: Sequence[Range]) -> list[Range]:
@@ -70,7 +75,7 @@ def read_verified(
         for part, (first, end) in zip(fetch(batch), batch, strict=True):
             if len(part) != end - first:
                 raise CheckpointDamaged(f"{what} ends before byte {end}")
-            hand_over(table, memoryview(part), first, take, what)
+            _hand_over(table, memoryview(part), first, take, what)
         return sum(end - first for first, end in batch)
 
     if len(wanted) < 2:
@@ -84,7 +89,45 @@ def read_verified(
             raise
 
 
-def hand_over(table: BlockTable, view: memoryview, first: int, take: Take, what: str) -> None:
+def read_into(table: BlockTable, place: Place, open_range: OpenRange, again: Again, what: str) -> int:
+    """Reads a whole file into memory that is there, verified; returns the bytes read.
+
+    After an error the memory holds anything.
+
+    Args:
+        table: Hashes of the file's blocks.
+        place: Returns where the bytes ``[first, end)`` of the file are to go, as consecutive pieces of memory.
+        open_range: Opens a range of the file; is called from several threads.
+        again: Calls a function again for as long as that may help.
+        what: The file's name, for messages.
+
+    Raises:
+        CheckpointDamaged: Some block is not as it was written, or missing.
+    """
+    ranges = [pair for batch in batches([(0, table.file_bytes)]) for pair in batch]
+    stride = max(_STRIDE_BYTES, table.block_bytes)
+
+    def read(first: int, end: int) -> int:
+        with open_range(first, end) as fill:
+            for at in range(first, end, stride):
+                pieces = place(at, min(at + stride, end))
+                for piece in pieces:
+                    fill(piece)
+                table.check_pieces(pieces, at, what)
+        return end - first
+
+    if len(ranges) < 2:
+        return sum(again(partial(read, first, end)) for first, end in ranges)
+    with ThreadPoolExecutor(max_workers=min(_READERS, len(ranges))) as readers:
+        coming = [readers.submit(again, partial(read, first, end)) for first, end in ranges]
+        try:
+            return sum(one.result() for one in coming)
+        except BaseException:
+            readers.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _hand_over(table: BlockTable, view: memoryview, first: int, take: Take, what: str) -> None:
     """Verifies whole blocks that begin at ``first`` and gives them to ``take`` while they are in the cache.
 
     Raises:

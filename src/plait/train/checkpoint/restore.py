@@ -15,10 +15,9 @@ from plait.train.checkpoint.catalogue import Catalogue
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.index import Index, TensorPlace, decoded, joined_values, tensor_names
 from plait.train.checkpoint.manifest import Manifest
-from plait.train.checkpoint.reading import Take
 from plait.train.checkpoint.segment import Segment
 from plait.train.checkpoint.stores import Buffer
-from plait.train.checkpoint.tree import described, padding_bytes, rebuilt
+from plait.train.checkpoint.tree import bytes_of, described, padding_bytes, rebuilt
 
 _log = logging.getLogger(__name__)
 
@@ -56,31 +55,42 @@ def read_state(repository: Catalogue, manifest: Manifest, rank: int = 0, *, into
     if receipt is None:
         raise CheckpointDamaged(f"the checkpoint of step {manifest.step} holds nothing of rank {rank}")
     index = repository.index(receipt)
-    tensors, take = filling(index, into)
-    repository.read(receipt, index, [(0, receipt.data_bytes)], take)
-    return state_of(index, tensors)
+    target = Filling(index, into)
+    repository.read_whole(receipt, index, target.place, target.take)
+    return state_of(index, target.tensors)
 
 
-def filling(index: Index, into: Any) -> tuple[list[Tensor], Take]:
-    """Returns flat tensors for the bytes of an index, and what puts stretches of the file into them.
+class Filling:
+    """Memory for the bytes of an index: that of a state which is there, and new one."""
 
-    ``into`` is as in :func:`read_state`. Stretches may come from several threads and in any order.
-    """
-    tensors = _targets(index.tensors, into)
-    order = sorted(range(len(tensors)), key=lambda number: index.tensors[number].offset)
-    starts = [index.tensors[number].offset for number in order]
-    filled = [tensors[number].numpy() for number in order]
+    def __init__(self, index: Index, into: Any) -> None:
+        """``into`` is as in :func:`read_state`."""
+        self.tensors = _targets(index.tensors, into)
+        order = sorted(range(len(self.tensors)), key=lambda number: index.tensors[number].offset)
+        self._starts = [index.tensors[number].offset for number in order]
+        self._filled = [bytes_of(self.tensors[number]) for number in order]
 
-    def take(first: int, part: Buffer) -> None:
-        data = np.frombuffer(part, dtype=np.uint8)
-        end = first + len(data)
-        for number in range(max(bisect_right(starts, first) - 1, 0), bisect_left(starts, end)):
-            start = starts[number]
-            low, high = max(start, first), min(start + len(filled[number]), end)
+    def place(self, first: int, end: int) -> list[memoryview]:
+        """Returns where the bytes ``[first, end)`` of the file go; what belongs to no tensor goes nowhere."""
+        found, at = [], first
+        for number in range(max(bisect_right(self._starts, first) - 1, 0), bisect_left(self._starts, end)):
+            start, memory = self._starts[number], self._filled[number]
+            low, high = max(start, at), min(start + len(memory), end)
             if low < high:
-                filled[number][low - start : high - start] = data[low - first : high - first]
+                if at < low:
+                    found.append(memoryview(bytearray(low - at)))
+                found.append(memory[low - start : high - start])
+                at = high
+        if at < end:
+            found.append(memoryview(bytearray(end - at)))
+        return found
 
-    return tensors, take
+    def take(self, first: int, part: Buffer) -> None:
+        """Puts a stretch of the file where it belongs; stretches may come from several threads and in any order."""
+        data, at = np.frombuffer(part, dtype=np.uint8), 0
+        for piece in self.place(first, first + len(data)):
+            np.frombuffer(piece, dtype=np.uint8)[:] = data[at : at + len(piece)]
+            at += len(piece)
 
 
 def _targets(places: Sequence[TensorPlace], into: Any) -> list[Tensor]:
@@ -133,8 +143,8 @@ def snapshot_state(segment: Segment, *, into: Any = None) -> tuple[int, int, Any
     if slot is None or record is None:
         return None
     index = decoded(segment.index(slot, record.index_bytes))
-    tensors, take = filling(index, into)
-    take(0, segment.data(slot)[: record.data_bytes])
+    target = Filling(index, into)
+    target.take(0, segment.data(slot)[: record.data_bytes])
     if segment.record(slot) != record:
         return None
-    return record.generation, record.step, state_of(index, tensors)
+    return record.generation, record.step, state_of(index, target.tensors)

@@ -9,9 +9,10 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -50,6 +51,8 @@ class Entry:
 
 
 Buffer = memoryview | bytes | bytearray
+Fill = Callable[[memoryview], None]
+"""Fills memory with the next bytes of a range."""
 
 
 class Store(Protocol):
@@ -87,6 +90,14 @@ class Store(Protocol):
 
     def abandon_uploads(self, prefix: str) -> int:
         """Removes what dead writers under this prefix have sent in part; returns how many there were."""
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A store that can put the bytes of a range straight into memory that is there."""
+
+    def stream(self, key: str, first: int, end: int) -> AbstractContextManager[Fill]:
+        """Yields what fills memory with the next bytes of ``[first, end)``."""
 
 
 class FileStore:
@@ -205,6 +216,24 @@ class FileStore:
             finally:
                 os.close(descriptor)
 
+    @contextlib.contextmanager
+    def stream(self, key: str, first: int, end: int) -> Iterator[Fill]:
+        """Reads a part of a file into memory that is there."""
+        with _told():
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        at = first
+
+        def fill(memory: memoryview) -> None:
+            nonlocal at
+            with _told():
+                _fill(descriptor, memory, at, end)
+            at += len(memory)
+
+        try:
+            yield fill
+        finally:
+            os.close(descriptor)
+
     def list(self, prefix: str) -> list[Entry]:
         """Walks the directory that the prefix names."""
         with _told():
@@ -285,13 +314,18 @@ def _write_all(descriptor: int, data: memoryview, first: int) -> None:
 
 
 def _read_all(descriptor: int, first: int, end: int) -> memoryview:
-    view, at = np.empty(end - first, dtype=np.uint8).data, 0  # a bytearray would be cleared first
-    while at < len(view):
-        count = os.preadv(descriptor, [view[at:]], first + at)
+    view = np.empty(end - first, dtype=np.uint8).data  # a bytearray would be cleared first
+    _fill(descriptor, view, first, end)
+    return view
+
+
+def _fill(descriptor: int, memory: memoryview, first: int, end: int) -> None:
+    at = 0
+    while at < len(memory):
+        count = os.preadv(descriptor, [memory[at:]], first + at)
         if count == 0:
             raise StoreFailed(f"the file ends at byte {first + at}, before {end}")
         at += count
-    return view
 
 
 @contextlib.contextmanager

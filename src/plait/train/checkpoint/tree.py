@@ -5,7 +5,7 @@ says what it is, so that the types of containers and of dictionary keys come bac
 """
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import isfinite, prod
 from typing import Any, cast
 
 import numpy as np
@@ -122,6 +122,6 @@ def rebuilt(form: Any, read: Callable[[int], Tensor]) -> Any:
 
 
 def _tensor(kind: torch.dtype, shape: list[int], read: Callable[[int], Tensor]) -> Tensor:
-    num_values = int(np.prod(shape, dtype=np.int64))
+    num_values = prod(shape)
     data = read(num_values * kind.itemsize)
     return data.view(kind).reshape(shape) if num_values else torch.empty(shape, dtype=kind)

@@ -1,6 +1,6 @@
 """Ranks of a DCP save and of a load on another number of ranks; forked, so that torch is imported once.
 
-``ranks.py PLACE SAVERS LOADERS`` prints one JSON line for each loading rank: bytes it read and bytes it holds.
+``reshard_ranks.py PLACE SAVERS LOADERS`` prints one JSON line for each loading rank: bytes it read and bytes it holds.
 """
 
 import json
