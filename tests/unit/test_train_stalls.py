@@ -1,10 +1,14 @@
 """Stuck links are told from the kernel's table, and only when a wait is far beyond the usual."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from plait.train import stalls
+from plait.train.collectives.mesh import MeshBroken
+from plait.train.engine import StepEngine
 from plait.train.stalls import StallWatch, StuckLink, stuck_links
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -123,3 +127,29 @@ def test_no_exchange_is_given_more_time_than_its_time_out(table: Path) -> None:
         watch.waiting(10.0 * number, stage="gradients")
         watch.over(number, 10.0 * number + 9.0)
     assert watch.give_up_s == 2.0
+
+
+class Endless:
+    """A work that never comes to its end."""
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self, _timeout: object = None) -> None:
+        raise RuntimeError("the sum is not complete yet")
+
+
+def test_a_wait_for_a_connection_without_answers_ends_with_its_name(table: Path) -> None:
+    stuck = MeshBroken("the connection to member 2 gives no answer", 2, 7000)
+    told: list[object] = []
+    asked = iter([None, None, stuck])
+    engine: Any = SimpleNamespace(
+        stalls=StallWatch(timeout_s=0.0),
+        standing=SimpleNamespace(must_stop=lambda: False, stuck_connection=lambda: next(asked)),
+        observers=SimpleNamespace(on_stall=told.append),
+        step=3,
+    )
+    with pytest.raises(MeshBroken) as caught:
+        StepEngine.wait_for(engine, [Endless()], "gradients")
+    assert caught.value is stuck
+    assert len(told) == 1, "what the kernel says of the wait is told as of any other"
