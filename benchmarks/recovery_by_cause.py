@@ -54,7 +54,7 @@ STAYS = {"oom"}
 FLAPS, FLAP_S = 4, 0.25
 PATIENCE_S = 180.0
 """Waits that end nothing but the trial; a busy machine takes its time."""
-ROOM_MB, SAMPLE_MB = 96, 10
+SAMPLE_MB = 10
 REFERENCES = 3
 """Runs without a fault whose losses tell how far runs lie apart anyway."""
 
@@ -100,7 +100,6 @@ class CauseTrial(Trial):
         return {
             **mode,
             "BENCH_OOM_STEP": str(self.fault.step),
-            "BENCH_ROOM_MB": str(ROOM_MB),
             "BENCH_SAMPLE_MB": str(SAMPLE_MB),
         }
 

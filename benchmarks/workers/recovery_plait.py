@@ -1,7 +1,8 @@
 """One member of a Plait session that writes down every committed step and, at the end, the books of its samples.
 
-With ``BENCH_OOM_STEP`` its process may take only ``BENCH_ROOM_MB`` more memory from that step on, and each sample needs
-``BENCH_SAMPLE_MB`` while its batch is worked on. With ``BENCH_BITWISE`` gradients are summed in fixed point.
+With ``BENCH_OOM_STEP`` each sample needs ``BENCH_SAMPLE_MB`` while its batch is worked on from that step on, and from
+the first pass of several micro-batches on its process may take only part of what that pass needs. With
+``BENCH_BITWISE`` gradients are summed in fixed point.
 """
 
 import os
@@ -15,6 +16,9 @@ import plait
 from workers.models import Numbered, Recorded, adam_with_ledger
 from workers.step_log import StepLog, digest
 
+ROOM_RATIO, LEAST_ROOM = 0.6, 1.5
+"""Room over the need of a pass that does not fit, and over that of one micro-batch, which does."""
+
 
 class Room:
     """A real limit on memory, from some step on."""
@@ -22,18 +26,20 @@ class Room:
     def __init__(self) -> None:
         self._step = int(os.environ.get("BENCH_OOM_STEP", "-1"))
         self._is_set = False
+        self._least = int(os.environ["BENCH_BATCH"]) // int(os.environ["BENCH_MICRO"])
 
     def need(self, step: int, samples: int) -> torch.Tensor | None:
         """Returns the memory that a batch needs, none before the limit holds."""
         if self._step < 0 or step < self._step:
             return None
-        if not self._is_set:
+        sample_bytes = int(os.environ["BENCH_SAMPLE_MB"]) * 2**20
+        if not self._is_set and samples > self._least:
             self._is_set = True
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-            room = int(os.environ["BENCH_ROOM_MB"]) * 2**20
+            room = round(sample_bytes * max(ROOM_RATIO * samples, LEAST_ROOM * self._least))
             resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, resource.RLIM_INFINITY))
         # Address space is what is limited; filling it would time the machine's page faults.
-        return torch.empty(samples * int(os.environ["BENCH_SAMPLE_MB"]) * 2**20, dtype=torch.uint8)
+        return torch.empty(samples * sample_bytes, dtype=torch.uint8)
 
 
 def main() -> None:
