@@ -204,7 +204,7 @@ def test_a_checkpoint_that_is_due_waits_for_a_settled_step(fleet_of: Callable[..
     results = fleet.results("w0", "w1")
     assert len({found["weights"] for found in results}) == 1
     assert settled(fleet, "w0") == settled(fleet, "w1")
-    assert len(settled(fleet, "w0")) > 3
+    assert len(settled(fleet, "w0")) > 1  # how many: as many as the disk takes
     assert settled(fleet, "w0")[-1] == 23
 
 
