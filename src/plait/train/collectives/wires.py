@@ -12,6 +12,7 @@ from plait.train.collectives.layout import FlatLayout, Stretch
 from plait.train.collectives.planned import Debt, PlannedSum
 from plait.train.collectives.wire_protocol import Group
 from plait.train.compression import codec as codec_of
+from plait.train.compression import warm_up
 from plait.train.compression.codec import Codec
 from plait.train.compression.message import MessageLayout, stretch_layout
 from plait.train.compression.reference import BLOCK
@@ -77,6 +78,7 @@ class CodedWire:
         self._settling = _settling(self._codec)
         self._layouts = _layouts(layout)
         self.ledger = ErrorLedger(layout, device) if self._codec.feeds_back else None
+        warm_up(self._codec, device)
 
     def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:  # noqa: ARG002
         """Starts the exchange of a stretch."""
@@ -106,6 +108,8 @@ class MomentumWire:
         self._settling = _settling(self._frozen)
         self._layouts = _layouts(layout)
         self.ledger = ErrorLedger(layout, parameters[0].device)
+        for codec in (self._warm_up, self._frozen):  # kernels are compiled now, not in the middle of the run
+            warm_up(codec, parameters[0].device)
 
     def start(self, group: Group, values: Tensor, stretch: Stretch, share: float) -> Sequence[Any]:
         """Starts the exchange of a stretch; ``share`` is this member's part of the step, 0 to 1."""

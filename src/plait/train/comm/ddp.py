@@ -18,7 +18,7 @@ from plait.train.collectives.mesh import Mesh, MeshWork
 from plait.train.collectives.planned import Debt, PlannedSum, Route, StageTimes
 from plait.train.comm.engine import CommEngine
 from plait.train.comm.planner import PLAIN
-from plait.train.compression import CODECS
+from plait.train.compression import CODECS, warm_up
 from plait.train.compression import codec as codec_of
 from plait.train.compression.low_rank import LowRank, low_rank_layout
 from plait.train.compression.message import MessageLayout, message_layout
@@ -229,6 +229,8 @@ class DdpExchange:
         ids = tuple(id(p) for p in parameters)
         if ids in self._buckets:
             return self._buckets[ids]
+        if not self._buckets:
+            self._warm_up(parameters[0].device)
         sizes = [p.numel() for p in parameters]
         kept = _Bucket(tuple(parameters), message_layout([tuple(p.shape) for p in parameters]), sum(sizes))
         if self._loses:
@@ -244,6 +246,13 @@ class DdpExchange:
         self._buckets = {other: b for other, b in self._buckets.items() if not {id(p) for p in b.parameters} & set(ids)}
         self._buckets[ids] = kept
         return kept
+
+    def _warm_up(self, device: torch.device) -> None:
+        """Compiles kernels in the first step, not at the end of the optimizer's warm-up."""
+        names = ("bf16", "sign1") if self._codec is None else (self._codec,)
+        for name in names:
+            if name in CODECS:
+                warm_up(codec_of(name), device)
 
     @property
     def _loses(self) -> bool:
