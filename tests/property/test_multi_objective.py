@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from plait.schedule.domain import Allocation, Decision, TaskKey
 from plait.schedule.policies.multi_objective import MultiObjective
 from plait.schedule.policies.objective.goals import PRESETS, Goals, UnknownGoal, goals_of
+from plait.schedule.policies.objective.options import options_of
 from plait.schedule.policies.objective.projects import HALF_LIFE_S
 from plait.schedule.policies.objective.remaining import lengths
+from plait.schedule.policies.objective.standing import standing_of
 from plait.schedule.policies.objective.waiting import Patience
+from plait.schedule.policies.objective.worth import worth_of
 from plait.schedule.policy import (
     NOTHING_REMEMBERED,
     ClusterView,
@@ -434,3 +437,27 @@ def test_weights_and_presets() -> None:
     assert fair[0] == 0.0
     with pytest.raises(UnknownGoal, match="did you mean 'fairness'"):
         goals_of({"fairnes": 1.0})
+
+
+def test_a_fast_device_goes_to_the_one_who_gains_by_it() -> None:
+    """Of two that wait for one fast device: a start costs more than the work of the shorter."""
+    two = [task(name, left=left, restart_cost_s=45.0) for name, left in (("moment", 20.0), ("minutes", 600.0))]
+    decisions = decide(MultiObjective({"throughput": 1.0}), cluster(a100=1, t4=8), two)
+    kinds = {name: decision.allocation.counts[0][0] for name, decision in decisions.items() if decision.allocation}
+    assert kinds == {"moment": "T4", "minutes": "A100"}
+
+
+def test_claims_of_those_who_are_late_already_rise_slowly() -> None:
+    """Twice as late is no longer worth the square of that: others can still be kept from being late."""
+    others = [task(f"other{index}", left=600.0) for index in range(4)]
+    waited = {"late": 40_000.0, "very late": 80_000.0}
+    claims = {}
+    for name, waited_s in waited.items():
+        view = cluster(a100=1, t4=0)
+        tasks = [*others, task(name, left=600.0, submitted_at_s=-waited_s)]
+        options = options_of(view, tasks)
+        standing, _ = standing_of(view, options, NOTHING_REMEMBERED)
+        worth = worth_of(view, options, standing, Goals(), np.ones(len(tasks)))
+        claims[name] = worth.claims[-1] / worth.claims[0]
+        assert standing.rho[-1] > 1.0
+    assert 1.0 < claims["late"] < claims["very late"] < 2.0 * claims["late"]

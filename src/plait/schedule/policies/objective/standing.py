@@ -1,8 +1,9 @@
 """How tasks stand: age, work done and left, and what an equal share of the cluster would have given them.
 
-The finish-time fairness of a task (Mahajan et al., NSDI 2020) is ``rho = (age + left / best) / (fair + left / even)``:
-the time it takes when it runs on its best type from now on, over the time that its work takes on an equal share, of the
-cluster as it was for the work done and as it is now for the work left.
+The finish-time fairness of a task (Mahajan et al., NSDI 2020) is ``rho = (age + start + left / best) / (fair + left /
+even)``: the time it takes when it runs on its best type from now on, over the time that its work takes on an equal
+share, of the cluster as it was for the work done and as it is now for the work left. ``start`` is what a start costs,
+for those that do not run: to a task of minutes that is the larger part.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ ASKED = "asked"
 MOST_ENDED = 256
 LEAST_RHO = 0.1
 EVEN_FLOOR = 1e-12
+RESTART_S = 45.0
+"""Assumed where nobody says what a start costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class Standing:
         age_s: Seconds since it was submitted.
         fair_total_s: How long its work, done and left, takes on an equal share.
         is_guess: Whether ``left_s`` is a guess.
+        restart_s: Seconds without progress that a start or a change costs.
     """
 
     left_s: Floats
@@ -48,6 +52,7 @@ class Standing:
     age_s: Floats
     fair_total_s: Floats
     is_guess: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    restart_s: Floats
 
 
 def standing_of(cluster: ClusterView, options: Options, memory: Memory) -> tuple[Standing, Memory]:
@@ -65,8 +70,17 @@ def standing_of(cluster: ClusterView, options: Options, memory: Memory) -> tuple
     left_s, is_guess = _left(options, best, served_s, ended)
     age_s = np.array([cluster.now_s - task.submitted_at_s for task in tasks])
     total_s = np.maximum(fair_s + left_s * best / even, EVEN_FLOOR)
-    rho = np.maximum((age_s + left_s) / total_s, LEAST_RHO)
-    standing = Standing(left_s=left_s, best=best, rho=rho, age_s=age_s, fair_total_s=total_s, is_guess=is_guess)
+    restart_s = np.array([RESTART_S if task.restart_cost_s is None else task.restart_cost_s for task in tasks])
+    start_s = np.where(options.present >= 0, 0.0, restart_s)
+    standing = Standing(
+        left_s=left_s,
+        best=best,
+        rho=np.maximum((age_s + start_s + left_s) / total_s, LEAST_RHO),
+        age_s=age_s,
+        fair_total_s=total_s,
+        is_guess=is_guess,
+        restart_s=restart_s,
+    )
     ledgers = {
         FAIR: dict(zip(keys, fair_s.tolist(), strict=True)),
         DONE: dict(zip(keys, done.tolist(), strict=True)),

@@ -1,13 +1,14 @@
 """What each configuration is worth to each task in this round: claim times progress, less what it costs.
 
-``value = claim * progress * thrift * fair * stay``, with
+``value = claim * progress * thrift * fair * start * stay``, with
 
-- ``claim``: weight * (left at best)^-alpha * rho^k * max(1, rho / 0.75)^(5 k) * deadline pressure. Short remaining work
-  goes first, and so does who falls behind its equal share.
+- ``claim``: weight * (left at best)^-alpha * rho^k * (rho / 0.75)^(5 k) * deadline pressure. Short remaining work
+  goes first, and so does who falls behind its equal share; steeply from rho 0.75 to 1, where that still helps.
 - ``progress``: ``g rate - mu price``, where ``g`` makes the best of all 1; so a task gives up a fast device, or the
   last of its devices, if the time it saves is not worth its price. A task of several sizes looks at the price more.
 - ``thrift``: (progress per price, over the best one)^lambda: what is saved by a cheaper device, whatever the task.
 - ``fair``: (0.9 / rho in this configuration)^k where that is below 1, over the best one: cheap must not mean late.
+- ``start``: to a change, rates count with the restart on top: the less work is left, the less a fast device gains.
 - ``stay``: more for the present configuration, for a change costs a restart and must pay back before the work ends.
 """
 
@@ -25,12 +26,12 @@ Flags = npt.NDArray[np.bool_]
 
 SHORT_EXPONENT = 0.4
 SHORT_FLOOR_S = 1800.0
-LATE_FROM = 0.75
+LEAST_LEFT_S = 1.0
+LATE_FROM, LATE_TO = 0.75, 1.0
+"""Between these values of rho claims rise steeply. Who is late already has lost; others can still be kept from it."""
 FAIR_BELOW = 0.9
 STAY = 1.1
 RESTART_WEIGHT = 0.5
-RESTART_S = 45.0
-"""Assumed where nobody says what a restart costs."""
 ELASTIC_PRICE = 3.0
 """So many times as much counts the price to a task of several sizes: how many devices it takes is its choice."""
 HORIZON_S = 6000.0
@@ -55,8 +56,9 @@ def worth_of(cluster: ClusterView, options: Options, standing: Standing, goals: 
     values = claims[:, None] * progress[options.kinds]
     if goals.rho_exponent > 0:
         values *= _fair(options, standing) ** min(goals.rho_exponent, 1.0)
+    values *= _start(options, standing)
     runs = np.flatnonzero(options.present >= 0)
-    values[runs, options.present[runs]] *= _stay(options, standing)[runs]
+    values[runs, options.present[runs]] *= _stay(standing)[runs]
     return Worth(values=values, claims=claims, progress=progress)
 
 
@@ -98,7 +100,7 @@ def _claims(cluster: ClusterView, options: Options, standing: Standing, goals: G
     weights = np.array([max(task.weight, 1e-9) for task in options.tasks])
     claims = weights * np.maximum(standing.left_s, SHORT_FLOOR_S) ** -SHORT_EXPONENT
     claims = claims * standing.rho**goals.rho_exponent
-    claims = claims * np.maximum(1.0, standing.rho / LATE_FROM) ** goals.late_exponent
+    claims = claims * (np.clip(standing.rho, LATE_FROM, LATE_TO) / LATE_FROM) ** goals.late_exponent
     pressed: Floats = claims * _pressure(cluster, options, standing) ** goals.deadline_exponent
     return pressed
 
@@ -126,14 +128,24 @@ def _fair(options: Options, standing: Standing) -> Floats:
     return fair
 
 
-def _stay(options: Options, standing: Standing) -> Floats:
+def _start(options: Options, standing: Standing) -> Floats:
+    """Returns (tasks, columns): what the restart leaves of the difference in rates, 1 for the present configuration.
+
+    A change takes ``restart + left / rate``; compared with the rates alone, slow devices gain on the best one.
+    """
+    share = (standing.restart_s / np.maximum(standing.left_s, LEAST_LEFT_S))[:, None]
+    start: Floats = (1.0 + share) / (1.0 + share * options.rates[options.kinds] / standing.best[:, None])
+    rows = np.flatnonzero(options.present >= 0)
+    start[rows, options.present[rows]] = 1.0
+    return start
+
+
+def _stay(standing: Standing) -> Floats:
     """Returns by how much the present configuration counts more than another one.
 
     Moving pays if the gain, over the time that it lasts, exceeds what the restart loses.
     """
-    cost_s = RESTART_WEIGHT * np.array(
-        [RESTART_S if task.restart_cost_s is None else task.restart_cost_s for task in options.tasks]
-    )
+    cost_s = RESTART_WEIGHT * standing.restart_s
     lasts_s = np.maximum(np.minimum(standing.left_s, HORIZON_S), 2.0 * np.maximum(cost_s, 1.0))
     stay: Floats = STAY / (1.0 - cost_s / lasts_s)
     return stay
