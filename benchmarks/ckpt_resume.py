@@ -39,19 +39,27 @@ def train(place: str, megabytes: int) -> None:
 
 def resume(place: str, megabytes: int) -> dict[str, float | str]:
     """Loads the newest state into tensors that are there, and tells what that took."""
+    import torch
+
     from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
 
+    torch.set_num_threads(1)
     state = gpt_state(megabytes)
     copy = WarmCopy(state)
     walls, cpus = [], []
-    for _ in range(5):
-        started_s = time.perf_counter()
-        cpus.append(copy.cpu_s())
-        walls.append((time.perf_counter() - started_s) * copy.scale)
+
+    def yardstick() -> None:
+        for _ in range(3):
+            started_s = time.perf_counter()
+            cpus.append(copy.cpu_s())
+            walls.append((time.perf_counter() - started_s) * copy.scale)
+
+    yardstick()
     checkpointer = SnapshotCheckpointer(SnapshotSettings(url=place, keep=1))
     started_s, cpu_s = time.perf_counter(), time.thread_time()
     found = checkpointer.load(into=state)
     wall_s, cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_s
+    yardstick()
     assert found is not None
     assert found.state["step"] == found.step
     return {
