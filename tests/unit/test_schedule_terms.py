@@ -157,6 +157,37 @@ def test_a_stop_that_would_cost_more_than_it_saves_is_not_made() -> None:
     assert _stopped(s.tick(2 * HOUR_S)) == []
 
 
+CHECKPOINTS = 'checkpoint: {url: "/tmp/c", interval: 10m}'
+
+
+def test_a_task_stops_when_its_window_closes_and_goes_on_in_the_next() -> None:
+    s = _on(DAY_AND_NIGHT)
+    s.tick(0.0, day_s=6 * 3600)
+    s.join("n0", "A100", 2)
+    _submit(s, "nightly", ", run_during: night", job=f"{CHECKPOINTS}\nfailure: {{max_restarts: 0}}")
+    s.started("nightly/train/0")
+    assert _stopped(s.tick(HOUR_S)) == []
+    assert _stopped(s.tick(HOUR_S)) == ["nightly/train/0"]
+    assert "price window 'night' has closed" in s.attempt("nightly/train/0").ending.reason  # type: ignore[union-attr]
+    s.finished("nightly/train/0")
+    assert "which opens at 20:00" in s.explained("nightly")
+    assert started_attempts(s.tick(11 * HOUR_S)) == []
+    assert started_attempts(s.tick(HOUR_S)) == ["nightly/train/1"]
+
+
+@pytest.mark.parametrize(
+    ("task", "job"), [("", ""), (", expected_runtime: 7230s", CHECKPOINTS)], ids=["no checkpoints", "nearly done"]
+)
+def test_a_task_that_would_lose_by_it_runs_on_when_its_window_closes(task: str, job: str) -> None:
+    s = _on(DAY_AND_NIGHT)
+    s.tick(0.0, day_s=6 * 3600)
+    s.join("n0", "A100", 2)
+    _submit(s, "nightly", f", run_during: night{task}", job=job)
+    s.started("nightly/train/0")
+    assert _stopped(s.tick(2 * HOUR_S)) == []
+    assert ("without checkpoints it would begin anew" in s.explained("nightly")) == (not job)
+
+
 def test_an_elastic_task_leaves_only_what_is_too_dear() -> None:
     s = _on(DAY_AND_NIGHT)
     s.tick(0.0, day_s=6 * 3600)

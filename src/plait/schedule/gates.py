@@ -2,7 +2,7 @@
 
 All of it holds for every policy: a task whose gate is closed is shown as one that may not start, and of types that it
 may not take (more of) nothing is shown as free. ``obey`` takes back what runs against a limit, a reservation that has
-begun, or a price.
+begun, a price, or its price window.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Literal
 from plait.schedule.attempts import release, stop
 from plait.schedule.capacity import Capacity, Wish
 from plait.schedule.domain import WorkerPlacement
-from plait.schedule.draft import Draft
+from plait.schedule.draft import Draft, with_note
 from plait.schedule.knowledge import Known
 from plait.schedule.state import AttemptRecord, ClusterState, JobRecord, TaskRecord
 from plait.schedule.windows import DAY_S, closed_reason, is_open, price_at, prices
@@ -180,7 +180,7 @@ def _cheap_in_s(state: ClusterState, spec: Task, name: str) -> float | None:
 
 
 def obey(draft: Draft, capacity: Capacity, known: Mapping[str, Known]) -> bool:
-    """Takes back what runs against a reservation that has begun, a limit, or a price; says whether anything was.
+    """Takes back what runs against a begun reservation, a limit, a price or its window; says whether anything was.
 
     ``known`` is by attempt.
     """
@@ -192,6 +192,8 @@ def obey(draft: Draft, capacity: Capacity, known: Mapping[str, Known]) -> bool:
         spec = draft.task_spec(attempt.task)
         if spec.max_price_per_hour is not None and attempt.phase != "stopping" and attempt.num_finished == 0:
             _obey_price(draft, attempt, spec, known.get(attempt.id, Known()))
+    for attempt in tuple(draft.state.attempts.values()) if draft.state.config.windows else ():
+        _obey_window(draft, attempt, draft.task_spec(attempt.task).run_during)
     return len(draft.commands) > before
 
 
@@ -257,6 +259,24 @@ def _obey_price(draft: Draft, attempt: AttemptRecord, spec: Task, known: Known) 
     saved, cost = _saving(draft, attempt, spec, known, names)
     if saved > cost:
         stop(draft, attempt.id, "requeue", f"pre-empted: {why}; that saves {saved:.2f}, a new start costs {cost:.2f}")
+
+
+def _obey_window(draft: Draft, attempt: AttemptRecord, window: str | None) -> None:
+    """Stops what has run out of its window and can go on in the next one, unless it is about to end."""
+    state = draft.state
+    if state.day_s() is None or attempt.phase == "stopping" or attempt.num_finished > 0:
+        return
+    if window not in {known.name for known in state.config.windows}:  # it would never start again
+        return
+    closed = closed_reason(state, window)
+    if closed is None:
+        return
+    if draft.job_spec(attempt.task).checkpoint is None:
+        note = f"runs on though price window {window!r} is closed: without checkpoints it would begin anew"
+        draft.put_attempt(with_note(attempt, note))
+        return
+    if min(left_s_of(state, attempt), default=DAY_S) > RESTART_S:
+        stop(draft, attempt.id, "requeue", f"pre-empted: price window {window!r} has closed; {closed}")
 
 
 def _saving(
