@@ -31,6 +31,7 @@ from plait.train.checkpoint.nearest import Places, load_nearest
 from plait.train.checkpoint.peers import Peers, peer_environment, peers_from_environment, preferred, run_key
 from plait.train.checkpoint.repository import CheckpointFenced, Claim, Repository
 from plait.train.checkpoint.restore import Filling, state_of
+from plait.train.checkpoint.snapshots import SnapshotCheckpointer, SnapshotSettings
 from plait.train.checkpoint.stores import FileStore
 from plait.train.checkpoint.tiers import LOCAL, PEER, STORE, FaultRate, SaveCost, SaveSchedule, best_interval_s
 
@@ -386,3 +387,19 @@ def test_all_workers_of_a_run_prefer_the_same_nodes() -> None:
     assert found is not None
     assert found.addresses == tuple(preferred("job-1", addresses))
     assert (found.node, found.run, found.key) == ("node3", "job-1", run_key(TOKEN, "job-1"))
+
+
+def test_copies_that_nobody_takes_are_told_once_and_do_not_count_as_durable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PLAIT_PEERS", raising=False)
+    checkpointer = SnapshotCheckpointer(SnapshotSettings(url=str(tmp_path), has_peer=True))
+    for step in (1, 2):
+        checkpointer.save({"x": torch.ones(3)}, step, tiers={PEER})
+        checkpointer.wait()
+    assert checkpointer.durable_step is None
+    assert caplog.text.count("no copies for now") == 1
+    checkpointer.save({"x": torch.ones(3)}, 3, tiers={PEER, STORE})
+    checkpointer.wait()
+    assert checkpointer.durable_step == 3
+    checkpointer.close()

@@ -176,7 +176,7 @@ class Charge:
                 reached.append(LOCAL)
             except (StoreRefused, StoreFailed) as error:
                 faults.append(StoreRefused(f"the local tier does not take step {record.step}: {error}"))
-        if PEER in tiers and self.peers is not None:
+        if PEER in tiers:
             try:
                 self._send_copy(claim, slot)
                 reached.append(PEER)
@@ -206,7 +206,8 @@ class Charge:
         Raises:
             PeerRefused: None does; the message has each one's reason.
         """
-        assert self.peers is not None
+        if self.peers is None:
+            raise PeerRefused("no other node takes a copy: no agent of one was known when this worker was started")
         reasons = []
         for node, address in self.peers.others:
             try:

@@ -13,6 +13,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +30,16 @@ from plait.train.checkpoint.segment import Segment, SlotRecord
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 3.0
+GREETING_TIMEOUT_S = 10.0
+"""A holder that is only being started answers after a moment."""
+
 TRANSFER_TIMEOUT_S = 30.0
 """The longest that a connection may stand still."""
 
 _LINE_BYTES = 64 * 2**20
+GREETING_BYTES = 4096
+"""No line of somebody who has not proved who it is may be longer."""
+
 _CHUNK_BYTES = 4 * 2**20
 
 
@@ -52,7 +59,7 @@ def send_line(connection: socket.socket, message: Mapping[str, Any]) -> None:
     connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 
-def receive_line(connection: socket.socket) -> dict[str, Any]:
+def receive_line(connection: socket.socket, most_bytes: int = _LINE_BYTES) -> dict[str, Any]:
     """Returns the next JSON line; reads nothing beyond it.
 
     Raises:
@@ -60,7 +67,7 @@ def receive_line(connection: socket.socket) -> dict[str, Any]:
     """
     parts: list[bytes] = []
     size = 0
-    while size < _LINE_BYTES:
+    while size < most_bytes:
         seen = connection.recv(65536, socket.MSG_PEEK)
         if not seen:
             raise PeerRefused("the connection ended before an answer came")
@@ -106,7 +113,8 @@ def connected(peers: Peers, address: str) -> Iterator[socket.socket]:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        nonces = str(receive_line(connection)["nonce"]), secrets.token_hex(16)
+        connection.settimeout(GREETING_TIMEOUT_S)
+        nonces = str(receive_line(connection, GREETING_BYTES)["nonce"]), secrets.token_hex(16)
         hello = {"run": peers.run, "nonce": nonces[1], "proof": proof(peers.key, "asks", nonces)}
         send_line(connection, hello)
         answer = receive_line(connection)
@@ -200,17 +208,24 @@ class Copy:
 
 def copies_of(peers: Peers, url: str) -> list[Copy]:
     """Returns the copies that peers hold of a run's snapshots; those that do not answer are told and passed over."""
-    found = []
-    for node, address in peers.addresses:
-        try:
-            with connected(peers, address) as connection:
-                answer = _asked(connection, {"kind": "list", "url": url})
-            for member, generation, step in answer["copies"]:
-                one = Copy(node=node, address=address, member=member, generation=int(generation), step=int(step))
-                found.append(one)
-        except (OSError, ValueError, KeyError, TypeError, PeerRefused) as error:
-            _log.info("%s at %s tells of no copies: %s", node, address, error)
-    return found
+    if not peers.addresses:
+        return []
+    with ThreadPoolExecutor(max_workers=len(peers.addresses)) as asking:
+        found = asking.map(lambda pair: _copies_on(peers, url, *pair), peers.addresses)
+        return [copy for copies in found for copy in copies]
+
+
+def _copies_on(peers: Peers, url: str, node: str, address: str) -> list[Copy]:
+    try:
+        with connected(peers, address) as connection:
+            answer = _asked(connection, {"kind": "list", "url": url})
+        return [
+            Copy(node=node, address=address, member=str(member), generation=int(generation), step=int(step))
+            for member, generation, step in answer["copies"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, PeerRefused) as error:
+        _log.info("%s at %s tells of no copies: %s", node, address, error)
+        return []
 
 
 class Fetching:

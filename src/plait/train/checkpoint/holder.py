@@ -24,6 +24,7 @@ import xxhash
 
 from plait.train.checkpoint.blocks import BlockHasher, BlockTable
 from plait.train.checkpoint.copies import (
+    GREETING_BYTES,
     TRANSFER_TIMEOUT_S,
     PeerHasNewer,
     PeerRefused,
@@ -161,7 +162,7 @@ class Holder:
     def _introduced(self, connection: socket.socket) -> str:
         mine = secrets.token_hex(16)
         send_line(connection, {"nonce": mine})
-        hello = receive_line(connection)
+        hello = receive_line(connection, GREETING_BYTES)
         run = str(hello["run"])
         key, nonces = self._key_of(run), (mine, str(hello["nonce"]))
         if not hmac.compare_digest(str(hello["proof"]), proof(key, "asks", nonces)):

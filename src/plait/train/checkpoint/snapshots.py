@@ -25,7 +25,7 @@ from plait.train.checkpoint.repository import CheckpointFenced, Repository
 from plait.train.checkpoint.saver import receive, send, socket_address
 from plait.train.checkpoint.segment import Segment, SegmentUnusable
 from plait.train.checkpoint.stores import open_store
-from plait.train.checkpoint.tiers import STORE
+from plait.train.checkpoint.tiers import LOCAL, PEER, STORE
 
 _log = logging.getLogger("plait")
 
@@ -87,6 +87,8 @@ class SnapshotCheckpointer:
         self._may_list_newer = False
         self._durable: int | None = None
         self._took_s: float | None = None
+        self._asked: list[str] = []
+        """Tiers of the last save."""
         self._generation = 0
         self._waiting: threading.Thread | None = None
         self._preparing: threading.Thread | None = None
@@ -233,12 +235,21 @@ class SnapshotCheckpointer:
                 _log.warning("%s", note)
         self._tell_behind(answer.get("behind"))
         if answer.get("kind") == "saved":
-            self._durable = int(answer["step"])
+            if {LOCAL, STORE} & set(answer["tiers"]):
+                self._durable = int(answer["step"])
             self._took_s = float(answer["seconds"])
         elif answer.get("is_fenced"):
             raise CheckpointFenced(answer["error"])
         else:
-            _log.error("a checkpoint could not be saved, the run goes on: %s", answer.get("error"))
+            self._tell_failed(str(answer.get("error")))
+
+    def _tell_failed(self, error: str) -> None:
+        """Tells of a save that failed; of copies that no other node takes only once, as they are tried often."""
+        if self._asked != [PEER]:
+            _log.error("a checkpoint could not be saved, the run goes on: %s", error)
+        elif PEER not in self._told:
+            self._told.add(PEER)
+            _log.warning("no copies for now: %s", error)
 
     @staticmethod
     def _tell_behind(fault: dict[str, Any] | None) -> None:
@@ -351,6 +362,7 @@ class SnapshotCheckpointer:
         return answer
 
     def _persist(self, slot: int, metric: float | None, tiers: list[str]) -> None:
+        self._asked = tiers
         try:
             assert self._saver is not None
             if not self._has_claim and (claim := self._claim())["kind"] == "failed":
