@@ -26,6 +26,13 @@ SHOWN = {
     "placement": ("optimal_ratio_min", "bound_ratio_mean_large"),
     "price_elastic": ("price_performance_gain",),
     "recovery": ("kill_median_s", "kill_worst_s", "torchft_kill_median_s", "torchrun_kill_median_s", "steps_lost_max"),
+    "recovery_by_cause": (
+        "finished_share",
+        "steps_lost_max",
+        "equal_share_same_members",
+        "equal_share_changed",
+        "loss_over_undisturbed_max",
+    ),
     "sched_elastic": ("jct_over_sia", "cost_over_sia"),
     "sched_neutral": ("jct_over_gavel", "cost_over_gavel", "jct_over_sia", "cost_over_sia", "worst_rho"),
     "sched_scale": ("round_s_2k_10k", "round_s_8k_10k", "round_s_100k", "gap_max"),
