@@ -39,12 +39,13 @@ def groups(islands: Sequence[str]) -> Iterator[list[Any]]:
         thread.start()
     for thread in threads:
         thread.join(20)
+    nothing: Any = None
+    ends = [GlooGroup(nothing, nothing, made[rank], Routes(islands)) for rank in range(size)]
     try:
-        nothing: Any = None
-        yield [GlooGroup(nothing, nothing, made[rank], Routes(islands)) for rank in range(size)]
+        yield ends
     finally:
-        for mesh in made.values():
-            mesh.close()
+        for end in ends:
+            end.close()
 
 
 class Member:
@@ -70,8 +71,10 @@ class Member:
             self.optimizer.momentum_of(parameter).copy_(part.view_as(parameter))
 
 
-def finish(works: list[Any]) -> None:
+def finish(ends: list[Any], works: list[Any]) -> None:
     """Moves all members on in turn until all exchanges are over."""
+    for end in ends:
+        end.rest()
     for _ in range(100_000):
         done = [work.is_completed() for work in works]
         if all(done):
@@ -86,7 +89,7 @@ def exchange(members: list[Member], ends: list[Any], gradients: list[Tensor], sh
     for member, end, flat, share in zip(members, ends, flats, shares, strict=True):
         for stretch in member.layout.stretches:
             works += list(member.wire.start(end, flat[stretch.start : stretch.end], stretch, share))
-    finish(works)
+    finish(ends, works)
     for member, flat in zip(members, flats, strict=True):
         member.wire.ledger.commit()
         member.take(flat)
@@ -189,7 +192,7 @@ def test_a_wire_of_codes_pays_when_it_is_alone_and_settles_in_fp32_where_that_is
             for wire, end, flat in zip(wires, ends, flats, strict=True):
                 for stretch in layout.stretches:
                     works += list(wire.start(end, flat[stretch.start : stretch.end], stretch, 1.0))
-            finish(works)
+            finish(ends, works)
             for wire in wires:
                 assert wire.ledger is not None
                 wire.ledger.commit()

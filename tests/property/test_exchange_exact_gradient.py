@@ -89,6 +89,9 @@ class HubGroup:
         self.turn += 1
         return Work(self.hub.join(self.turn, self.index, tensor))
 
+    def rest(self) -> None:
+        """Nothing moves by itself."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -93,6 +93,9 @@ class Twin:
             tensor.mul_(2)
         return Work()
 
+    def rest(self) -> None:
+        """Nothing moves by itself."""
+
 
 def three_layers() -> nn.Module:
     torch.manual_seed(1)

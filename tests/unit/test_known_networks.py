@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,8 @@ from plait.train.comm.known import KnownNetwork, way_for
 from plait.train.comm.planner import PLAIN, Candidate, Network, Table, candidates
 from plait.train.compression import codec
 from plait.train.compression.message import message_layout
-from plait.train.measuring import QUIET_S, QUIET_STEPS, Measuring
+from plait.train.measuring import MOST_FAILURES, QUIET_S, QUIET_STEPS, Measuring
+from plait.train.membership.link import Warned
 
 MEMBERS = ("a", "a", "b", "b", "c")
 RATIOS = {"fp32": 1.0, "sign1": 1 / 31}
@@ -134,3 +137,37 @@ def test_a_generation_takes_the_knowledge_of_the_first_who_has_any() -> None:
     assert measuring.known.members == MEMBERS
     measuring.adopt([None, None])
     assert measuring.known is None
+
+
+def test_a_network_that_cannot_be_measured_is_left_alone_after_some_tries() -> None:
+    failed = SimpleNamespace(is_over=lambda: True, known=None, error=OSError("no route"), give_up=lambda: None)
+    group: Any = SimpleNamespace(measuring=lambda _codecs: failed, routes=Routes(MEMBERS))
+    measuring = Measuring("now", Clock())
+    for number in range(MOST_FAILURES):
+        measuring.is_due(group.routes, 0, 100)
+        assert measuring.is_due(group.routes, 10, 100), number
+        with pytest.raises(RuntimeError, match="could not be measured: no route"):
+            measuring.measure(group, "sign1", lambda: False)
+    assert not measuring.is_due(group.routes, 10, 100)
+
+
+def test_measuring_is_given_up_when_the_group_changes_and_else_taken_up() -> None:
+    given_up: list[bool] = []
+    running = SimpleNamespace(is_over=lambda: False, known=None, error=None, give_up=lambda: given_up.append(True))
+    asked: list[list[str]] = []
+    group: Any = SimpleNamespace(routes=Routes(MEMBERS))
+
+    def begin(codecs: list[str]) -> Any:
+        asked.append(codecs)
+        return running
+
+    group.measuring = begin
+    measuring = Measuring("now")
+    with pytest.raises(Warned):
+        measuring.measure(group, "fp32", lambda: True)
+    assert given_up == [True]
+    running.is_over, running.known = (lambda: True), known()
+    measuring.measure(group, "sign1", lambda: False)
+    assert asked == [[], ["sign1"]]
+    assert group.routes.tables is not None
+    assert measuring.known is running.known

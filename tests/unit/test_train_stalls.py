@@ -145,7 +145,7 @@ def test_a_wait_for_a_connection_without_answers_ends_with_its_name(table: Path)
     asked = iter([None, None, stuck])
     engine: Any = SimpleNamespace(
         stalls=StallWatch(timeout_s=0.0),
-        standing=SimpleNamespace(must_stop=lambda: False, stuck_connection=lambda: next(asked)),
+        standing=SimpleNamespace(group=None, must_stop=lambda: False, stuck_connection=lambda: next(asked)),
         observers=SimpleNamespace(on_stall=told.append),
         step=3,
     )

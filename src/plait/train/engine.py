@@ -371,6 +371,8 @@ class StepEngine:
             Warned: the group is about to change.
             RuntimeError: a work has failed.
         """
+        if (group := self.standing.group) is not None:
+            group.rest()
         try:
             for work in works:
                 while not work.is_completed():

@@ -16,6 +16,9 @@ QUIET_STEPS = 5
 USUAL_S = 6.0
 """What a measuring takes, about."""
 
+MOST_FAILURES = 3
+"""A network that could not be measured so often is left alone."""
+
 MOST_SHARE = 0.02
 """A measuring may take this part of the time that is left of a run."""
 
@@ -29,6 +32,7 @@ class Measuring:
         self._mode = mode
         self._clock = clock
         self._since: tuple[Routes, int, float] | None = None
+        self._failures = 0
 
     def told(self) -> dict[str, Any] | None:
         """Returns what is known, as JSON values."""
@@ -45,7 +49,9 @@ class Measuring:
         Members at one address, or on one island, have nothing to choose. Nothing is measured either while the group
         is young, or where the run is over before it pays.
         """
-        if self._mode == "never" or routes.tables is not None or len(set(routes.names)) < 2:
+        if self._mode == "never" or self._failures >= MOST_FAILURES:
+            return False
+        if routes.tables is not None or len(set(routes.names)) < 2:
             return False
         now_s = self._clock()
         if self._since is None or self._since[0] is not routes:
@@ -77,6 +83,7 @@ class Measuring:
                 running.give_up()
                 raise Warned
         if running.known is None:
+            self._failures += 1
             raise RuntimeError(f"the network could not be measured: {running.error}") from running.error
         self.known = running.known
         group.routes = Routes(group.routes.names, running.known)

@@ -48,6 +48,9 @@ class SoloGroup:
         """Never called: nothing is exchanged in a group of one."""
         raise AssertionError(f"a group of one exchanged {tensor.numel()} values by {op}")
 
+    def rest(self) -> None:
+        """Nothing moves in a group of one."""
+
 
 class Regroup:
     """Who this member works with, and the way to the next generation when that changes."""

@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import Store
 
 from plait.errors import PlaitError
 from plait.train.collectives.mesh import Mesh, MeshBuilder, MeshSum
+from plait.train.collectives.mover import Mover
 from plait.train.collectives.planned import Debt, PlannedSum
 from plait.train.collectives.routes import Routes
 from plait.train.comm.quiet import QuietMeasuring
@@ -80,6 +81,7 @@ class GlooGroup:
         self.mesh = mesh
         self.routes = routes
         self.size = len(routes.names)
+        self._mover: Mover | None = None
 
     @classmethod
     def build(
@@ -162,6 +164,8 @@ class GlooGroup:
     def planned(self, values: Tensor, message: MessageLayout, codec: Codec, debt: Debt | None = None) -> PlannedSum:
         """Starts a sum over all members by the plan of this generation; see :class:`PlannedSum`.
 
+        A thread moves it on while the caller computes; who waits for it calls :meth:`rest` before.
+
         Raises:
             PlaitError: The group is so large that its members have no direct connections.
         """
@@ -169,7 +173,16 @@ class GlooGroup:
         if mesh is None:
             raise PlaitError(f"a group of {self.size} members has no direct connections, which compression needs")
         route = self.routes.of(message, codec)
-        return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt))
+        work = mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt))
+        if self._mover is None:
+            self._mover = Mover(mesh)
+        self._mover.go()
+        return work
+
+    def rest(self) -> None:
+        """The caller moves exchanges on itself from now on, until it starts another one."""
+        if self._mover is not None:
+            self._mover.rest()
 
     def all_reduce_among(self, tensor: Tensor, ranks: Sequence[int]) -> MeshSum:
         """Starts a sum of a small tensor on the CPU over some of the members, in place."""
@@ -177,11 +190,17 @@ class GlooGroup:
             raise RuntimeError(f"a group of {self.size} has no direct connections; at most {MOST_DIRECT_MEMBERS} have")
         return self.mesh.all_reduce(tensor, ranks)
 
+    def close(self) -> None:
+        """Ends the direct connections, here and at the peers."""
+        if self._mover is not None:
+            self._mover.close()
+        if self.mesh is not None:
+            self.mesh.close()
+
     def abort(self) -> None:
         """Ends all pending works, here and at the peers, and frees the group in the background."""
         self._store.given_up = True
-        if self.mesh is not None:
-            self.mesh.close()
+        self.close()
         _shut_sockets(_listeners(self._store))
         # Freeing the group may wait for its works. The list must hold the only reference when the thread starts: a
         # name in this function would make the caller free it whenever the thread is faster.

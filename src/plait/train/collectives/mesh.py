@@ -310,9 +310,8 @@ class Mesh:
         with self._lock:
             try:
                 for descriptor, _ in ready:
-                    if descriptor == bell:
-                        continue
-                    self._move(self._rank_of[descriptor])
+                    if descriptor in self._rank_of:  # else it is a bell, of this call or an earlier one
+                        self._move(self._rank_of[descriptor])
                 self._retire()
             except MeshBroken as error:
                 self._break(error)

@@ -40,6 +40,10 @@ class Group(Protocol):
         """Starts an all-reduce in place and returns a work with ``is_completed`` and ``wait``."""
         ...
 
+    def rest(self) -> None:
+        """Somebody is about to wait for works."""
+        ...
+
 
 class Wire(Protocol):
     """Sends one stretch of the flat buffer and puts the sum over all members back in its place.
