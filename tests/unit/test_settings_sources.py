@@ -26,6 +26,8 @@ def test_plait_s_variables_win_over_torchrun_s() -> None:
             "PLAIT_ACCELERATOR_TYPE": "A100",
             "PLAIT_DUTY_RATIO": "0.25",
             "PLAIT_SPLIT": "w7:3,w8:0",
+            "PLAIT_ISLAND": "rack 3",
+            "PLAIT_MEASURE": "now",
             "RANK": "1",
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "10.0.0.9",
@@ -43,6 +45,8 @@ def test_plait_s_variables_win_over_torchrun_s() -> None:
         accelerator_type="A100",
         duty_ratio=0.25,
         forced_split={"w7": 3, "w8": 0},
+        island="rack 3",
+        measures="now",
     )
 
 
@@ -64,6 +68,7 @@ def test_torchrun_s_variables_do_alone() -> None:
         ({"PLAIT_SPLIT": "w0=3"}, "PLAIT_SPLIT has 'w0=3'; expected member:micro_batches"),
         ({"PLAIT_SPLIT": "w0:3,w1:"}, "PLAIT_SPLIT has 'w1:'"),
         ({"PLAIT_SPLIT": "w0:-1"}, "PLAIT_SPLIT has 'w0:-1'"),
+        ({"PLAIT_MEASURE": "soon"}, "PLAIT_MEASURE is 'soon'; expected one of auto, now, never"),
     ],
 )
 def test_malformed_variables_are_named_with_their_value(environment: dict[str, str], message: str) -> None:
@@ -80,7 +85,7 @@ def test_the_job_wins_over_the_script() -> None:
         name="j",
         tasks=(),
         precision=PrecisionPlan(global_precision="bf16"),
-        communication=Communication(bucket_bytes=123, timeout_s=4.0),
+        communication=Communication(bucket_bytes=123, timeout_s=4.0, overlap=False, measure="never"),
         batching=Batching(global_batch_size=96, micro_batches=24, split="even", learning_rate="sqrt", bitwise=True),
         checkpoint=Checkpoint(url="somewhere", interval_s=5.0),
         failure=FailureRules(heartbeat_interval_s=0.5, heartbeat_timeout_s=3.0),
@@ -88,7 +93,7 @@ def test_the_job_wins_over_the_script() -> None:
     got = from_job(OWN, job)
     assert (got.global_batch_size, got.micro_batches, got.base_batch_size) == (96, 24, 64)
     assert (got.split, got.learning_rate, got.bitwise) == ("even", "sqrt", True)
-    assert (got.bucket_bytes, got.exchange_timeout_s) == (123, 4.0)
+    assert (got.bucket_bytes, got.exchange_timeout_s, got.overlap, got.measures) == (123, 4.0, False, "never")
     assert (got.heartbeat_interval_s, got.heartbeat_timeout_s) == (0.5, 3.0)
     assert got.precision.global_precision == "bf16"
     assert got.checkpoint == job.checkpoint

@@ -117,6 +117,7 @@ def _communication(rules: d.Communication) -> j.Communication:
         overlap=rules.overlap,
         bucket_bytes=rules.bucket_size,
         timeout_s=rules.timeout,
+        measure=rules.measure,
     )
 
 

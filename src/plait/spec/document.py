@@ -132,6 +132,8 @@ class Communication(Document):
     """Gradients that travel together."""
     timeout: f.Duration = 60.0
     """Time after which an exchange counts as stuck."""
+    measure: Literal["auto", "now", "never"] = "auto"
+    """When a session measures its network to choose by which ways gradients travel: where it pays, soon, or never."""
 
 
 class Batching(Document):

@@ -113,6 +113,7 @@ class Communication:
     overlap: bool = True
     bucket_bytes: int = 25 * 2**20
     timeout_s: float = 60.0
+    measure: Literal["auto", "now", "never"] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,7 @@ def engine_config(
         contract=same,
         accelerator_type=place.accelerator_type,
         island=place.island,
-        measures=place.measures,
+        measures=place.measures or settings.measures,
         secret=place.secret,
         split=settings.split,
         forced_split=place.forced_split,

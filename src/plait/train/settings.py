@@ -36,6 +36,7 @@ class Settings:
     formation_timeout_s: float = 120.0
     bucket_bytes: int = 25 * 2**20
     overlap: bool = True
+    measures: str = "auto"
     split: Split = "by_throughput"
     max_fused: int | None = None
     max_share: int | None = None
@@ -69,6 +70,7 @@ def from_job(settings: Settings, job: Job) -> Settings:
         exchange_timeout_s=job.communication.timeout_s,
         bucket_bytes=job.communication.bucket_bytes,
         overlap=job.communication.overlap,
+        measures=job.communication.measure,
         checkpoint=job.checkpoint,
     )
     batching = job.batching
@@ -108,7 +110,7 @@ class Place:
     rank: int = 0
     secret: str = ""
     island: str = ""
-    measures: str = "auto"
+    measures: str = ""
     accelerator_type: str = "CPU"
     duty_ratio: float = 1.0
     forced_split: Mapping[str, int] | None = None
@@ -126,7 +128,7 @@ def place_from_environment(environment: Mapping[str, str] | None = None) -> Plac
         joins=env.get("PLAIT_JOIN") == "1",
         secret=env.get("PLAIT_SECRET", env.get("TORCHELASTIC_RUN_ID", "")),
         island=env.get("PLAIT_ISLAND", ""),
-        measures=_word(env, "PLAIT_MEASURE", ("auto", "now", "never")),
+        measures=_word(env, "PLAIT_MEASURE", ("", "auto", "now", "never")),
         accelerator_type=env.get("PLAIT_ACCELERATOR_TYPE", "CPU"),
         duty_ratio=_number(env, "PLAIT_DUTY_RATIO", float),
         forced_split=_forced(env.get("PLAIT_SPLIT", "")),
@@ -158,7 +160,7 @@ def _number(env: Mapping[str, str], name: str, kind: type[_Number], default: str
 def _word(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     word = env.get(name, known[0])
     if word not in known:
-        raise PlaitError(f"{name} is {word!r}; expected one of {', '.join(known)}")
+        raise PlaitError(f"{name} is {word!r}; expected one of {', '.join(filter(None, known))}")
     return word
 
 
