@@ -16,6 +16,7 @@ from plait.spec.job import (
     DeviceRequest,
     FailureRules,
     Job,
+    LocalTier,
     PrecisionPlan,
     Resources,
     Task,
@@ -74,7 +75,14 @@ def test_the_complete_job_example() -> None:
             compression="onebit_adam", warmup_steps=1000, overlap=True, bucket_bytes=25 * 2**20, timeout_s=60.0
         ),
         batching=Batching(global_batch_size=1024, micro_batches=64, split="by_throughput"),
-        checkpoint=Checkpoint(url="s3://checkpoints/resnet50", interval_s=300.0, asynchronous=True, keep=3),
+        checkpoint=Checkpoint(
+            url="s3://checkpoints/resnet50",
+            interval_s=300.0,
+            asynchronous=True,
+            keep=3,
+            local=LocalTier(path="/var/cache/plait", interval_s=60.0, keep=2),
+            peer_interval_s=30.0,
+        ),
         failure=FailureRules(max_restarts=10, heartbeat_interval_s=1.0, heartbeat_timeout_s=5.0),
         data=DataSpec(
             source="s3://datasets/imagenet",
@@ -141,6 +149,14 @@ def test_sections_left_empty_have_the_domain_defaults() -> None:
     job = parse_job(SMALL + sections, "j.yaml")
     assert job.batching == Batching(global_batch_size=8)
     assert job.checkpoint == Checkpoint(url="/ckpt")
+    chosen = parse_job(
+        "apiVersion: v1\nname: j\ntasks: [{name: t, command: [a]}]\n"
+        "checkpoint: {url: /ckpt, interval: auto, local: {path: /x, interval: 1h}}\n",
+        "j.yaml",
+    )
+    assert chosen.checkpoint == Checkpoint(
+        url="/ckpt", is_automatic=True, local=LocalTier(path="/x", interval_s=3600.0)
+    )
     assert job.data == DataSpec(source="/d")
     cluster = parse_cluster("apiVersion: v1\nmonitor: {}\npolicy: {}\n", "c.yaml")
     assert cluster == Cluster()

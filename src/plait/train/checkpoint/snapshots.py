@@ -1,12 +1,9 @@
 """The checkpointer of a session: snapshots into shared memory, made durable by a saver process beside training."""
 
 import contextlib
-import hashlib
 import logging
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection
@@ -18,30 +15,19 @@ from plait.spec.job import Checkpoint
 from plait.train.checkpoint.arena import Arena, LayoutChanged
 from plait.train.checkpoint.checkpointer import LoadedCheckpoint
 from plait.train.checkpoint.commit import Retention
+from plait.train.checkpoint.finding import SaverUnreachable, connect, left_segments
 from plait.train.checkpoint.local_tier import LocalTier
 from plait.train.checkpoint.nearest import Places, load_nearest
 from plait.train.checkpoint.peers import Peers, peers_from_environment
 from plait.train.checkpoint.repository import CheckpointFenced, Repository
-from plait.train.checkpoint.saver import receive, send, socket_address
+from plait.train.checkpoint.saver import receive, send
 from plait.train.checkpoint.segment import Segment, SegmentUnusable
 from plait.train.checkpoint.stores import open_store
 from plait.train.checkpoint.tiers import LOCAL, PEER, STORE
 
 _log = logging.getLogger("plait")
 
-_START_TIMEOUT_S = 30.0
 _HELLO_ATTEMPTS = 20
-SAVER_ENVIRONMENT = "PLAIT_SAVER"
-"""The name of the saver that the node's agent runs."""
-
-
-class SaverUnreachable(PlaitError):
-    """The process that makes snapshots durable does not run."""
-
-
-def saver_name(url: str) -> str:
-    """Returns what the saver of a place is called where no agent runs one for its whole node."""
-    return hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +96,7 @@ class SnapshotCheckpointer:
             CheckpointDamaged: There are checkpoints, but all (or that of ``step``) are damaged.
         """
         self.wait()
-        segments = self._segments() if step is None else []
+        segments = left_segments(_absolute(self.settings.url)) if step is None else []
         try:
             found = load_nearest(self._places(segments), step, into=into)
         finally:
@@ -327,7 +313,7 @@ class SnapshotCheckpointer:
         answer = None
         for _ in range(_HELLO_ATTEMPTS):  # one that is just ending takes connections and drops them
             with contextlib.suppress(OSError):
-                self._saver = self._saver or self._connected(starts=True)
+                self._saver = self._saver or connect(_absolute(wanted.url), starts=True)
                 send(self._saver, message, (self._arena.segment.descriptor,))
                 if (answer := receive(self._saver)) is not None:
                     break
@@ -381,52 +367,6 @@ class SnapshotCheckpointer:
             self._saver.close()
             self._saver = None
 
-    def _name(self) -> str:
-        return os.environ.get(SAVER_ENVIRONMENT) or saver_name(_absolute(self.settings.url))
-
-    def _connected(self, *, starts: bool) -> socket.socket:
-        """Returns a connection to the saver, started here where there is no agent that does."""
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        is_started = False
-        while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-            try:
-                connection.connect(socket_address(self._name()))
-            except OSError as error:
-                connection.close()
-                if not starts or time.monotonic() > deadline_s:
-                    raise SaverUnreachable(f"no saver for {self.settings.url} runs here: {error.strerror}") from error
-                if not is_started and SAVER_ENVIRONMENT not in os.environ:
-                    _start_saver(self._name())
-                    is_started = True
-                time.sleep(0.02)
-            else:
-                return connection
-
-    def _segments(self) -> list[Segment]:
-        """Returns the shared memory that trainers have left with the saver here."""
-        try:
-            connection = self._connected(starts=False)
-        except SaverUnreachable:
-            return []
-        found = []
-        with connection:
-            send(connection, {"kind": "fetch", "url": _absolute(self.settings.url)})
-            while (got := receive(connection)) is not None and got[0]["kind"] == "segment":
-                found.append(Segment.attach(got[1][0]))
-            send(connection, {"kind": "bye"})
-        return found
-
 
 def _absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(url)  # noqa: PTH100 - must not follow links
-
-
-def _start_saver(name: str) -> None:
-    # A session of its own: what ends the trainer by its process group does not end the saver.
-    subprocess.run(
-        [sys.executable, "-m", "plait.train.checkpoint.saver", "--name", name, "--linger-s", "2", "--detach"],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        check=False,
-    )
