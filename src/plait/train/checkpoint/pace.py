@@ -39,7 +39,8 @@ class SnapshotPace:
         """Steps between snapshots, None as long as nothing was measured."""
         if self._step_s is None or self._stall_s is None:
             return None
-        return max(1, math.ceil(self._stall_s / max(self.budget_ratio * self._step_s, 1e-9)))
+        steps = self._stall_s / max(self.budget_ratio * self._step_s, 1e-9)
+        return max(1, math.ceil(steps * (1.0 - 1e-9)))  # what rounding adds is no step
 
     def is_due(self, step: int) -> bool:
         """Returns whether to take a snapshot now."""

@@ -102,8 +102,6 @@ class SnapshotCheckpointer:
         finally:
             for segment in segments:
                 segment.close()
-        if found is not None:
-            _log.info("step %d is taken from %s, %s", found.step, found.where, found.reason)
         self._base_step = found.step if found is not None else None
         return found
 
