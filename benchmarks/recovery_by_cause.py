@@ -16,8 +16,8 @@ fixed point each pass is as small as can be), are compared by loss over all data
 
 The table tells, for each cause, when the group knew of the fault and had agreed on who goes on; how much later than
 without the fault the last survivor had committed a new step (the downtime), and the steps lost; for ``oom`` the fault
-is the begin of the step in which memory runs out. Pulled and flapping cables and lost nodes need root, for network
-namespaces; without, these are left out and told.
+is the begin of the step in which memory runs out. ``CAUSE_new_step_median_s`` counts from the fault itself. Pulled and
+flapping cables and lost nodes need root, for network namespaces; without, these are left out and told.
 """
 
 import argparse
@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("--per-cause", type=int, default=None, metavar="N", help="trials of each cause; 50")
     parser.add_argument("--causes", nargs="+", choices=CAUSES, default=list(CAUSES), help="only these")
     parser.add_argument("--heartbeat-timeout", type=float, default=1.0, metavar="S", help="silence that is death; 1")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no more trials after so long")
+    parser.add_argument("--minutes", type=float, default=None, help="begin no more rounds of trials after so long")
     options = parser.parse_args()
     count = options.per_cause or (1 if options.quick else 50)
     end_s = time.monotonic() + (options.minutes * 60.0 if options.minutes is not None else float("inf"))
@@ -369,7 +369,7 @@ def main() -> int:
         known = [result.known_s for result in mine if result.known_s is not None]
         figures[f"{cause}_trials"] = len(mine)
         figures[f"{cause}_known_median_s"] = median(known) if known else None
-        figures[f"{cause}_downtime_median_s"] = median(times) if times else None
+        figures[f"{cause}_new_step_median_s"] = median(times) if times else None
     reasons = {name: "not run here, or nobody left" for name, value in figures.items() if value is None}
     finish("recovery_by_cause", options.quick, figures, reasons, options.json)
     return 0 if all(result.is_finished for result in results) else 1
