@@ -52,15 +52,17 @@ class Resting(nn.Module):
 
 
 class Hook:
-    """Plait's hook, and on demand in its blocking form: backward goes on when the exchange is over."""
+    """Plait's hook, with and without early updates, and in a blocking form: backward waits for each exchange."""
 
-    def __init__(self, exchange: plait.comm.DdpExchange) -> None:
-        self._exchange = exchange
-        self.blocks = False
+    def __init__(self, engine: plait.comm.CommEngine, optimizer: plait.OneBitAdam) -> None:
+        self._exchanges = {
+            early: plait.comm.DdpExchange(engine, optimizer=optimizer, updates_early=early) for early in (False, True)
+        }
+        self.form = ""
 
     def __call__(self, _state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        future = plait.comm.ddp_hook(self._exchange, bucket)
-        if self.blocks:
+        future = plait.comm.ddp_hook(self._exchanges[self.form == "early"], bucket)
+        if self.form == "blocking":
             future.wait()
         return future
 
@@ -76,7 +78,7 @@ def main() -> None:
     replica = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
     orders, data, place = Orders(), Words(), dist.get_rank() * 1000
     with plait.comm.CommEngine(island=os.environ["PLAIT_MEMBER"]) as engine:
-        hook = Hook(plait.comm.DdpExchange(engine, optimizer=optimizer))
+        hook = Hook(engine, optimizer)
 
         def called(state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
             return hook(state, bucket)
@@ -85,7 +87,7 @@ def main() -> None:
         orders.answer(ready=True)
         while (order := orders.next()) is not None:
             pause[0] = float(order["pause_s"])
-            hook.blocks = order["form"] == "blocking"
+            hook.form = order["form"]
             block = Block(order)
             for _ in range(block.steps):
                 rows = [data[place + i] for i in range(BATCH)]

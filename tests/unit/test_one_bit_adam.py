@@ -155,3 +155,20 @@ def test_a_copy_goes_on_as_the_original() -> None:
             parameter.grad = torch.full_like(parameter, 0.5)
         each.step()
     assert all(torch.equal(a, b) for a, b in zip(weights, copies, strict=True))
+
+
+def test_an_early_update_is_that_of_the_step_and_is_not_made_twice() -> None:
+    plain, early = parameters(), parameters()
+    optimizers = [OneBitAdam(params, lr=0.1, freeze=1) for params in (plain, early)]
+    for step in range(4):
+        for params, optimizer in zip((plain, early), optimizers, strict=True):
+            give(params, step)
+            if params is early and step:
+                before = values(params)
+                optimizer.update_early(params[:1], [g for p in params[:1] if (g := p.grad) is not None])
+                assert not torch.equal(params[0], before[0])
+                assert torch.equal(params[1], before[1])
+            optimizer.step()
+            if step == 0:
+                optimizer.freeze()
+        assert all(torch.equal(a, b) for a, b in zip(plain, early, strict=True))

@@ -55,9 +55,9 @@ def train(engine: comm.CommEngine, codec: str | None, steps: int = 16, **options
     rate = 3e-3
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     replica = DistributedDataParallel(model, bucket_cap_mb=0.02)
-    if codec == "onebit":
+    if codec in {"onebit", "onebit early"}:
         optimizer = plait.OneBitAdam(model.parameters(), lr=rate, freeze=6)
-        exchange = comm.DdpExchange(engine, optimizer=optimizer)
+        exchange = comm.DdpExchange(engine, optimizer=optimizer, updates_early=codec == "onebit early")
         replica.register_comm_hook(exchange, comm.ddp_hook)
     elif codec is not None:
         exchange = comm.DdpExchange(engine, codec, **options)
@@ -272,6 +272,7 @@ def main() -> None:
         "top_k": lambda e: train(e, "top_k"),
         "low_rank": lambda e: train(e, "low_rank", rank=2),
         "onebit": lambda e: train(e, "onebit", steps=24),
+        "onebit early": lambda e: train(e, "onebit early", steps=24),
         "sums": sums,
         "tuned": tuned,
         "auto": lambda e: train(e, "auto"),

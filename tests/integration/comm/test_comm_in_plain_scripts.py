@@ -82,6 +82,11 @@ def test_momenta_travel_only_after_the_warm_up(found: list[dict[str, Any]]) -> N
     assert one_bit[7:16] != pytest.approx(adam[7:16], rel=1e-4)
 
 
+def test_updates_before_the_step_are_those_of_the_step(found: list[dict[str, Any]]) -> None:
+    for each in found:
+        assert each["onebit early"] == each["onebit"]
+
+
 def test_sums_of_any_size_type_and_shape_are_right(found: list[dict[str, Any]]) -> None:
     for each in found:
         for name, off in each["sums"].items():

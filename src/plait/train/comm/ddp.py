@@ -57,6 +57,9 @@ class DdpExchange:
             found to be fastest for a bucket's size. Not for :class:`~plait.OneBitAdam`.
         optimizer: A :class:`~plait.OneBitAdam`: gradients travel in bf16 during its warm-up, then momenta in one bit a
             value.
+        updates_early: With an optimizer that sends momenta: parameters are updated as soon as theirs have come, while
+            backward goes on, and ``optimizer.step()`` updates the others. The learning rate has to be set before
+            ``backward()`` then, and every backward pass that exchanges be followed by a ``step()``.
         shape: Of the all-reduce; see :meth:`CommEngine.plan`.
         rank: Of ``low_rank``.
 
@@ -73,11 +76,14 @@ class DdpExchange:
         codec: str | None = None,
         *,
         optimizer: torch.optim.Optimizer | None = None,
+        updates_early: bool = False,
         shape: str | None = None,
         rank: int = 1,
     ) -> None:
         if (codec is None) == (optimizer is None):
             raise PlaitError(f"DdpExchange takes a codec or an optimizer, not both or neither; codec is {codec!r}")
+        if updates_early and optimizer is None:
+            raise PlaitError("updates_early goes with an optimizer that exchanges momenta, and none is given")
         if codec is not None and codec not in choices():
             raise PlaitError(f"unknown codec {codec!r}{did_you_mean(codec, choices())}")
         if optimizer is not None and not isinstance(optimizer, OneBitAdam):
@@ -85,6 +91,7 @@ class DdpExchange:
         self._engine = engine
         self._codec = codec
         self._optimizer = optimizer
+        self._updates_early = updates_early
         self._shape = shape
         self._rank = rank
         self._buckets: dict[tuple[int, ...], _Bucket] = {}
@@ -198,6 +205,11 @@ class DdpExchange:
                 assert self._optimizer is not None
                 self.refused += 1
                 torch.cat([self._optimizer.momentum_of(p).reshape(-1) for p in kept.parameters], out=values)
+            elif is_momentum and self._updates_early:
+                assert self._optimizer is not None
+                parts = values.split([p.numel() for p in kept.parameters])
+                views = [part.view(p.shape) for p, part in zip(kept.parameters, parts, strict=True)]
+                self._optimizer.update_early(kept.parameters, views)
             return values if values is buffer else buffer.copy_(values)
 
         return self._engine.submit(begin, end, buffer.device)

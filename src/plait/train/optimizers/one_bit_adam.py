@@ -64,12 +64,14 @@ class OneBitAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "freeze": freeze, "steps": 0, "frozen": False, "norm": 0.0})
         self._rooms: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._updated: set[int] = set()
         if len({group["betas"] for group in self.param_groups}) > 1:
             raise PlaitError("all parameter groups must have the same betas: their momenta travel together")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._rooms = {}
+        self._updated = set()
 
     @property
     def is_frozen(self) -> bool:
@@ -143,10 +145,20 @@ class OneBitAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             group["steps"] += 1
             for parameter in group["params"]:
-                if parameter.grad is not None:
+                if parameter.grad is not None and id(parameter) not in self._updated:
                     self._update(parameter, parameter.grad, group)
+        self._updated = set()
         self._watch()
         return loss
+
+    @torch.no_grad()
+    def update_early(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Does for some parameters what the coming :meth:`step` would do, which then leaves them out."""
+        groups = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            group = groups[id(parameter)]
+            self._update(parameter, gradient, {**group, "steps": group["steps"] + 1})
+            self._updated.add(id(parameter))
 
     def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
