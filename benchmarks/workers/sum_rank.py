@@ -52,7 +52,7 @@ class Ways:
     def check(self, way: str, values: Tensor, count: int) -> None:
         """The values were ones: what loses nothing multiplies them by the number of ranks each time."""
         if "/" not in way or way.endswith("fp32"):
-            assert bool((values == self.size**count).all()), way
+            assert bool((values == float(self.size) ** count).all()), way
 
 
 def goodput(ways: Ways, order: dict[str, Any]) -> float | None:

@@ -21,7 +21,7 @@ from plait.train.comm.planner import (
     row_of,
     topology_hash,
 )
-from plait.train.comm.probe import settled_s, tournament
+from plait.train.comm.probe import settled_s, shared_rate, tournament
 from plait.train.comm.tuning import WINDOW_EXCHANGES, Tuning, document, read
 
 FAST = 1e9
@@ -264,3 +264,10 @@ def test_two_trials_of_large_messages_tell_what_larger_ones_take() -> None:
     small = table_of(FLAT)
     small.measured_s[plain] = [(MB // 64, 0.010), (MB // 8, 0.011)]
     assert small.predicted_s(plain, 16 * MB) == pytest.approx(small.formula_s(plain, 16 * MB), rel=0.02)
+
+
+def test_of_streams_that_share_a_link_only_the_time_together_counts() -> None:
+    fast = [0.01 * number for number in range(1, 61)]
+    slow = [0.02 * number for number in range(1, 31)] + [0.6 + 0.005 * number for number in range(1, 31)]
+    together = shared_rate(fast, fast[-1]) + shared_rate(slow, fast[-1])
+    assert together == pytest.approx(150.0, rel=0.05)

@@ -6,7 +6,15 @@ import pytest
 
 from plait.schedule.attempts import backoff_s
 from plait.schedule.commands import AbortCollectives, ResizeTask, StartTask, StopTask
-from plait.schedule.events import DeviceLost, DeviceReturned, NodeJoined, NodeLost, NodeResumed, WorkerExited
+from plait.schedule.events import (
+    DeviceLost,
+    DeviceReturned,
+    NodeJoined,
+    NodeLost,
+    NodeResumed,
+    StepReported,
+    WorkerExited,
+)
 from plait.schedule.scenario import Scenario, started_attempts, task_of
 from plait.schedule.state import MachineConfig
 from plait.spec.job import FailureCause, FailureRules
@@ -306,3 +314,27 @@ def test_a_worker_that_was_asked_to_leave_may_end_as_it_likes() -> None:
     commands = scenario.ended("j/train/0", "w2", "user", exit_code=1)
     assert [type(command) for command in commands] == [AbortCollectives, StartTask]
     assert scenario.task("j").state == "running"
+
+
+def test_who_has_not_joined_when_others_finish_is_asked_to_leave() -> None:
+    scenario = _running((1, 3), num_devices=2)
+    scenario.tick(10.0)
+    scenario.join("n1", "A100", 1, memory_bytes=40 * GIB)
+    scenario.tick(10.0)
+    scenario.started("j/train/0")
+    assert set(scenario.attempt("j/train/0").workers) == {"w0", "w1", "w2"}
+    scenario.feed(
+        StepReported,
+        attempt_id="j/train/0",
+        step=99,
+        total_steps=100,
+        samples_per_s=1.0,
+        elastic=True,
+        split=(("w0", 1), ("w1", 1)),
+    )
+    (command,) = scenario.ended("j/train/0", "w0")
+    assert isinstance(command, ResizeTask)
+    assert command.remove == ("w2",)
+    assert scenario.ended("j/train/0", "w1") == ()
+    scenario.ended("j/train/0", "w2", "lost", exit_code=143)
+    assert scenario.state.jobs["j"].state == "succeeded"

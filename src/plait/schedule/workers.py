@@ -3,7 +3,7 @@
 import signal
 from dataclasses import dataclass, replace
 
-from plait.schedule.attempts import NO_MEMORY, backoff_s, conclude, drop_workers, stop
+from plait.schedule.attempts import NO_MEMORY, backoff_s, conclude, drop_workers, release, stop
 from plait.schedule.capacity import could_hold
 from plait.schedule.commands import AbortCollectives, ResizeTask
 from plait.schedule.draft import Draft, with_note
@@ -186,10 +186,26 @@ def _gone_as_asked(draft: Draft, attempt: AttemptRecord, worker_id: str, cause: 
     attempt = drop_workers(draft, attempt.id, (worker_id,))
     if has_finished:
         draft.put_attempt(replace(attempt, num_finished=attempt.num_finished + 1))
+        _release_late(draft, attempt.id)
     elif cause is not None and attempt.phase != "stopping":
         _abort(draft, attempt, (worker_id,), f"{worker_id} ended before it had left the group")
     _note_running(draft, attempt.id)
     conclude(draft, attempt.id)
+
+
+def _release_late(draft: Draft, attempt_id: str) -> None:
+    """Some worker has finished: one that came later and has had no share by now would only wait for a group."""
+    attempt = draft.state.attempts[attempt_id]
+    if not attempt.is_elastic or attempt.progress is None or not attempt.progress.split:
+        return
+    members = {worker_id for worker_id, _ in attempt.progress.split}
+    late = tuple(
+        worker_id
+        for worker_id, worker in attempt.workers.items()
+        if worker.is_active and worker.started_at_s > attempt.started_at_s and worker_id not in members
+    )
+    if late:
+        release(draft, attempt_id, late, "the others finished before it could join")
 
 
 def _abort(draft: Draft, attempt: AttemptRecord, lost: tuple[str, ...], reason: str) -> None:

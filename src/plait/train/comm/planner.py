@@ -237,12 +237,14 @@ class Table:
     def _over_beyond_s(self, candidate: Candidate, size_bytes: int) -> float:
         """Returns what the formula leaves out beyond the last trial: a fixed part and one by size.
 
-        Trials of large messages tell by themselves. Else it is the processor's work, alike for all shapes of a codec;
-        disturbances only ever make it look larger, so the least of them counts.
+        Trials of large messages tell by themselves, and that ``plain`` may be faster than connections of Plait's own.
+        Else it is the processor's work, alike for all shapes of a codec; disturbances only ever make it look larger, so
+        the least of them counts.
         """
         own = self.measured_s[candidate]
         if len(own) > 1 and own[-2][0] >= TELLING_BYTES:
-            return self._over_s(candidate, -1) + self._slope(candidate) * (size_bytes - own[-1][0])
+            slope = self._slope(candidate) if candidate.shape == PLAIN else max(0.0, self._slope(candidate))
+            return self._over_s(candidate, -1) + slope * (size_bytes - own[-1][0])
         alike = [
             (other, trials)
             for other, trials in self.measured_s.items()

@@ -17,7 +17,7 @@ from torch import Tensor
 from plait.train.collectives.mesh import Mesh, MeshWork
 from plait.train.collectives.plan import direct
 from plait.train.collectives.planned import PlannedSum, Route, StageTimes
-from plait.train.comm.planner import Candidate, Network, Table, candidates
+from plait.train.comm.planner import TELLING_BYTES, Candidate, Network, Table, candidates
 from plait.train.comm.tuning import read
 from plait.train.compression import codec as codec_of
 from plait.train.compression import warm_up
@@ -40,13 +40,15 @@ _MOST_SUMS = 100
 _BATCH_S = 0.02
 _MOST_IN_BATCH = 10
 _BATCHES = 5
+_LONG_BATCH_S = 0.06
+_LONG_BATCHES = 3
 _CODEC_VALUES = 2**18
 TRIAL_BYTES = (2**14, 2**17, 2**20, 2**22)
 LONGEST_TRIAL_S = 0.2
 """Trials that should take longer are left to the formula, except the first two of each candidate."""
 
 HOPELESS = 3.0
-FIXED_S = 0.01
+FIXED_S = 0.03
 """What the formula takes to be so many times slower than the best, and this much more, is not tried."""
 
 
@@ -81,16 +83,18 @@ def _trials_s(
 ) -> dict[Candidate, float]:
     """Returns the seconds of one sum, of several on end, by candidate: the median of some batches.
 
-    The sums before them use up what a rate limit lets through at once and wake threads. Candidates take turns, so that
-    what disturbs the machine for a while disturbs all of them.
+    The sums before them wake threads. Batches of large messages are longer, since the first of each have what a rate
+    limit lets through at once. Candidates take turns, so that what disturbs the machine for a while disturbs them all.
     """
+    telling = size_bytes >= TELLING_BYTES
+    batch_s, batches = (_LONG_BATCH_S, _LONG_BATCHES) if telling else (_BATCH_S, _BATCHES)
     values = torch.ones(size_bytes // 4)
     counts = {}
     for candidate in tried:
         first_s = min(_batch_s(engine, table, candidate, values, 1) for _ in range(2))
-        counts[candidate] = max(1, min(_MOST_IN_BATCH, round(_BATCH_S / first_s)))
+        counts[candidate] = max(1, min(_MOST_IN_BATCH, round(batch_s / first_s)))
     times: dict[Candidate, list[float]] = {candidate: [] for candidate in tried}
-    for _ in range(_BATCHES):
+    for _ in range(batches):
         for candidate in tried:
             times[candidate].append(_batch_s(engine, table, candidate, values.fill_(1.0), counts[candidate]))
     return {candidate: median(seconds) for candidate, seconds in times.items()}
@@ -151,16 +155,35 @@ def _measure(engine: "CommEngine", pairs: Sequence[tuple[int, int]], latency_s: 
 
 
 def _measure_together(engine: "CommEngine", lanes: Sequence[tuple[int, int]], rate: Tensor) -> None:
-    """Lets several pairs of the same islands exchange at once, equally much from one moment on; adds up their rates."""
+    """Lets several pairs of the same islands exchange at once, equally much from one moment on; adds up their rates.
+
+    What counts ends with the first of those that share links: the others are faster from then on.
+    """
     mine = next((pair for pair in lanes if engine.rank in pair), None)
     values = torch.zeros(_LARGE_VALUES)
     first_s = torch.tensor([0.0 if mine is None else settled_s(_stream(engine, mine, values, _LEAST_STREAM))])
     count = _count_for(_TOGETHER_S, float(_sum(engine, first_s)[0]) / (2 * len(lanes)))
+    ends_s = torch.zeros(len(lanes))
+    times: list[float] = []
     if mine is not None:
-        each_s = settled_s(_stream(engine, mine, values, count))
+        start_s = time.perf_counter()
+        times = [at_s - start_s for at_s in _stream(engine, mine, values, count)]
         if engine.rank == mine[0]:
-            _note(engine, rate, mine, values.nbytes / each_s)
-    _meet(engine)
+            ends_s[lanes.index(mine)] = times[-1]
+    ends_s = _sum(engine, ends_s)
+    if mine is not None and engine.rank == mine[0]:
+        beside = [at for at, lane in enumerate(lanes) if _islands(engine, lane) == _islands(engine, mine)]
+        _note(engine, rate, mine, values.nbytes * shared_rate(times, float(ends_s[beside].min())))
+
+
+def _islands(engine: "CommEngine", pair: tuple[int, int]) -> set[int]:
+    return {engine.island_of[member] for member in pair}
+
+
+def shared_rate(times_s: Sequence[float], end_s: float) -> float:
+    """Returns how many sums a second of a stream were done until ``end_s``, without the first third, its burst."""
+    start_s = end_s / 3.0
+    return sum(start_s < at_s <= end_s for at_s in times_s) / (end_s - start_s)
 
 
 def _pair_rate(engine: "CommEngine", pair: tuple[int, int]) -> float:
