@@ -14,11 +14,13 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 SHOWN = {
     "bitwise": ("distinct_hashes",),
+    "ckpt_resume": ("resume_wall_over_memcpy", "steps_lost_max", "reshard_read_over_needed"),
     "ckpt_write": ("cpu_s_per_gb", "rate_over_dcp", "rate_over_direct", "upload_over_obstore", "restore_over_obstore"),
-    "comm_flat": ("ddp_over_plait_100m", "powersgd_over_plait_100m", "ddp_over_plait_1g", "ddp_over_plait_unshaped"),
+    "comm_codec": ("sign1_numba_gb_per_s", "sign1_fallback_gb_per_s", "copy_gb_per_s"),
+    "comm_flat": ("ddp_over_plait_100m", "powersgd_over_plait_min", "ddp_over_plait_1g", "ddp_over_plait_unshaped"),
     "comm_islands": ("of_limit", "ring_good_over_plait", "ring_bad_over_plait", "uplink_bytes_over_s_1bit"),
     "comm_overlap": ("exposed_over_blocking", "speedup_by_overlap"),
-    "comm_planner": ("within_25_percent_share", "chosen_over_best_max"),
+    "comm_planner": ("within_25_percent_share", "chosen_over_best_max", "plain_over_chosen_unshaped"),
     "comm_slow_rank": ("ring_over_plait",),
     "controller_kill": ("kills", "jobs_lost", "attempts_doubled", "orphans"),
     "exactly_once": ("samples_lost", "samples_repeated"),
