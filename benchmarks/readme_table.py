@@ -15,6 +15,7 @@ PAGE = ROOT / "docs" / "reference" / "figures.md"
 SHOWN = {
     "bitwise": ("distinct_hashes",),
     "ckpt_resume": ("resume_wall_over_memcpy", "steps_lost_max", "reshard_read_over_needed"),
+    "ckpt_stall": ("snapshot_over_memcpy_median", "snapshot_over_memcpy_worst", "dcp_over_memcpy_worst"),
     "ckpt_write": ("cpu_s_per_gb", "rate_over_dcp", "rate_over_direct", "upload_over_obstore", "restore_over_obstore"),
     "comm_codec": ("sign1_numba_gb_per_s", "sign1_fallback_gb_per_s", "copy_gb_per_s"),
     "comm_flat": ("ddp_over_plait_100m", "powersgd_over_plait_min", "ddp_over_plait_1g", "ddp_over_plait_unshaped"),
