@@ -1,9 +1,7 @@
 """Plans of all-reduces: each value goes one way, and carried out they are sums, alike on all members."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -11,31 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plait.train.collectives.mesh import Mesh, MeshBuilder
+from plait.train.collectives.mesh import Mesh
 from plait.train.collectives.plan import Plan, direct, fair_shares, islands, ring, ring_order
 from plait.train.collectives.planned import Debt, PlannedSum, Route
 from plait.train.compression import codec
 from plait.train.compression.message import message_layout
 
-
-@contextmanager
-def meshes(size: int) -> Iterator[list[Mesh]]:
-    builders = [MeshBuilder("127.0.0.1", rank, size, "token") for rank in range(size)]
-    made: dict[int, Mesh] = {}
-
-    def connect(rank: int) -> None:
-        made[rank] = builders[rank].connect(lambda other: builders[other].address, 10.0)
-
-    threads = [threading.Thread(target=partial(connect, rank), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    try:
-        yield [made[rank] for rank in range(size)]
-    finally:
-        for mesh in made.values():
-            mesh.close()
+Meshes = Callable[[int], AbstractContextManager[list[Mesh]]]
 
 
 @st.composite
@@ -107,7 +87,7 @@ def route_of(plan: Plan, name: str) -> Route:
 
 @settings(max_examples=60, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 2**31))
-def test_an_exact_plan_is_a_plain_sum_with_the_same_bits_everywhere(plan: Plan, seed: int) -> None:
+def test_an_exact_plan_is_a_plain_sum_with_the_same_bits_everywhere(plan: Plan, seed: int, meshes: Meshes) -> None:
     generator = torch.Generator().manual_seed(seed)
     rows = [torch.randn(plan.count, generator=generator) for _ in range(plan.size)]
     exact = torch.stack([row.double() for row in rows]).sum(0)
@@ -120,7 +100,7 @@ def test_an_exact_plan_is_a_plain_sum_with_the_same_bits_everywhere(plan: Plan, 
 @settings(max_examples=40, deadline=None)
 @given(plan=plans(), other=plans(), name=st.sampled_from(["bf16", "int8", "sign1", "top_k"]), seed=st.integers(0, 99))
 def test_what_a_plan_loses_is_owed_and_paid_by_whatever_plan_follows(
-    plan: Plan, other: Plan, name: str, seed: int
+    plan: Plan, other: Plan, name: str, seed: int, meshes: Meshes
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     debts = [Debt(plan.count) for _ in range(plan.size)]
@@ -140,7 +120,9 @@ def test_what_a_plan_loses_is_owed_and_paid_by_whatever_plan_follows(
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 @pytest.mark.parametrize("plan", [direct(3, 9000), islands((0, 0, 1), 9000)])
-def test_an_infinity_makes_its_range_nan_on_all_members_and_does_not_count(plan: Plan, bad: float) -> None:
+def test_an_infinity_makes_its_range_nan_on_all_members_and_does_not_count(
+    plan: Plan, bad: float, meshes: Meshes
+) -> None:
     generator = torch.Generator().manual_seed(3)
     rows = [torch.randn(9000, generator=generator) for _ in range(3)]
     rows[1][5000] = bad
@@ -184,7 +166,7 @@ def test_a_ring_passes_between_islands_no_more_often_than_it_must(island_of: lis
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 4)])
-def test_another_group_owes_what_the_old_one_did(before: int, after: int) -> None:
+def test_another_group_owes_what_the_old_one_did(before: int, after: int, meshes: Meshes) -> None:
     """Parts are dealt anew; whoever goes on keeps its debt, and a joiner has none."""
     generator = torch.Generator().manual_seed(2)
     debts = [Debt(6000) for _ in range(before)]
@@ -204,7 +186,7 @@ def test_another_group_owes_what_the_old_one_did(before: int, after: int) -> Non
     torch.testing.assert_close(rows[0].double() + owed, exact, rtol=0, atol=2e-5)
 
 
-def test_an_exchange_that_does_not_count_leaves_the_debt_as_it_was() -> None:
+def test_an_exchange_that_does_not_count_leaves_the_debt_as_it_was(meshes: Meshes) -> None:
     generator = torch.Generator().manual_seed(1)
     debts, route = [Debt(3000) for _ in range(2)], route_of(direct(2, 3000), "sign1")
     with meshes(2) as group:

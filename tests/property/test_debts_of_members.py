@@ -1,11 +1,10 @@
 """What encodings have lost is owed by somebody, through steps, settlements, leaves, joins and restarts."""
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from plait.train.collectives.gloo import GlooGroup
 from plait.train.collectives.layout import FlatLayout, lay_out
-from plait.train.collectives.mesh import Mesh, MeshBuilder
+from plait.train.collectives.mesh import Mesh
 from plait.train.collectives.routes import Routes
 from plait.train.collectives.wires import CodedWire, MomentumWire
 from plait.train.optimizers import OneBitAdam
@@ -24,28 +23,25 @@ ROUNDING = 2.0**-8
 """Of bf16, in which a settled step of one-bit momenta travels: what one value may still be owed of."""
 
 
-@contextmanager
-def groups(islands: Sequence[str]) -> Iterator[list[Any]]:
-    """Yields the members' ends of a group whose members lie on these islands."""
-    size = len(islands)
-    builders = [MeshBuilder("127.0.0.1", rank, size, "token") for rank in range(size)]
-    made: dict[int, Mesh] = {}
+Groups = Callable[[Sequence[str]], AbstractContextManager[list[Any]]]
 
-    def connect(rank: int) -> None:
-        made[rank] = builders[rank].connect(lambda other: builders[other].address, 10.0)
 
-    threads = [threading.Thread(target=partial(connect, rank), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+@pytest.fixture(scope="session")
+def groups(meshes: Callable[[int], AbstractContextManager[list[Mesh]]]) -> Groups:
+    """The members' ends of a group whose members lie on these islands."""
     nothing: Any = None
-    ends = [GlooGroup(nothing, nothing, made[rank], Routes(islands)) for rank in range(size)]
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            end.close()
+
+    @contextmanager
+    def made_of(islands: Sequence[str]) -> Iterator[list[Any]]:
+        with meshes(len(islands)) as made:
+            ends = [GlooGroup(nothing, nothing, mesh, Routes(islands)) for mesh in made]
+            try:
+                yield ends
+            finally:
+                for end in ends:
+                    end.close()
+
+    return made_of
 
 
 class Member:
@@ -110,7 +106,7 @@ ISLANDS = st.sampled_from(["a", "b", "c"])
     seed=st.integers(0, 2**31),
 )
 def test_the_sum_of_momentum_and_debts_is_what_was_given(
-    first: list[str], events: list[tuple[str, str]], seed: int
+    first: list[str], events: list[tuple[str, str]], seed: int, groups: Groups
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
     islands, members = list(first), [Member() for _ in first]
@@ -164,7 +160,7 @@ def test_the_sum_of_momentum_and_debts_is_what_was_given(
             run(1, settles=False)
 
 
-def test_momenta_that_would_be_lost_arrive_with_a_settled_step() -> None:
+def test_momenta_that_would_be_lost_arrive_with_a_settled_step(groups: Groups) -> None:
     """Without a settled step, a member that leaves takes what it owes with it."""
     gradient = torch.zeros(Member().layout.num_elements)
     gradient[40] = 50.0  # one bit a value makes the whole block pay for it
@@ -180,7 +176,7 @@ def test_momenta_that_would_be_lost_arrive_with_a_settled_step() -> None:
     assert left[True] < 0.05 * left[False]
 
 
-def test_a_wire_of_codes_pays_when_it_is_alone_and_settles_in_fp32_where_that_is_cheap() -> None:
+def test_a_wire_of_codes_pays_when_it_is_alone_and_settles_in_fp32_where_that_is_cheap(groups: Groups) -> None:
     layout = Member().layout
     values = torch.linspace(-1.0, 1.0, layout.num_elements)
     for name, rounding in (("int8", 0.0), ("top_k", ROUNDING)):

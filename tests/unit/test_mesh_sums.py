@@ -3,8 +3,8 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -33,16 +33,7 @@ def at_once(tasks: list[Callable[[], Mesh]]) -> list[Mesh]:
     return [results[n] for n in range(len(tasks))]
 
 
-@contextmanager
-def meshes(size: int) -> Iterator[list[Mesh]]:
-    builders = [MeshBuilder("127.0.0.1", rank, size, "token") for rank in range(size)]
-    addresses = [builder.address for builder in builders]
-    made = at_once([partial(b.connect, addresses.__getitem__, 10.0) for b in builders])
-    try:
-        yield made
-    finally:
-        for mesh in made:
-            mesh.close()
+Meshes = Callable[[int], AbstractContextManager[list[Mesh]]]
 
 
 def finish(works: list[MeshSum]) -> None:
@@ -70,7 +61,7 @@ def added(rows: list[Tensor]) -> Tensor:
     seed=st.integers(0, 2**31),
 )
 def test_all_members_get_the_bits_of_a_sum_in_the_order_of_ranks(
-    size: int, lengths: list[int], dtype: torch.dtype, seed: int
+    size: int, lengths: list[int], dtype: torch.dtype, seed: int, meshes: Meshes
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     with meshes(size) as group:
@@ -83,7 +74,7 @@ def test_all_members_get_the_bits_of_a_sum_in_the_order_of_ranks(
             assert torch.equal(tensor, total)
 
 
-def test_a_sum_on_a_view_lands_in_the_view() -> None:
+def test_a_sum_on_a_view_lands_in_the_view(meshes: Meshes) -> None:
     with meshes(2) as group:
         wholes = [torch.zeros(4, 4), torch.zeros(4, 4)]
         for whole in wholes:
@@ -92,7 +83,7 @@ def test_a_sum_on_a_view_lands_in_the_view() -> None:
     assert all(torch.equal(whole[:, 1], torch.full((4,), 3.0)) and whole.sum() == 12.0 for whole in wholes)
 
 
-def test_a_member_that_is_ahead_is_heard_later() -> None:
+def test_a_member_that_is_ahead_is_heard_later(meshes: Meshes) -> None:
     """One member starts both its sums before the other has started its first."""
     with meshes(2) as group:
         ahead = [group[0].all_reduce(torch.tensor([1.0])), group[0].all_reduce(torch.tensor([2.0]))]
@@ -103,7 +94,7 @@ def test_a_member_that_is_ahead_is_heard_later() -> None:
     assert [float(w.tensor) for w in ahead] == [11.0, 22.0] == [float(w.tensor) for w in behind]
 
 
-def test_what_a_peer_sent_before_its_end_counts_and_then_its_end_is_told() -> None:
+def test_what_a_peer_sent_before_its_end_counts_and_then_its_end_is_told(meshes: Meshes) -> None:
     with meshes(2) as group:
         group[1].all_reduce(torch.tensor([2.0]))
         group[1].close()
@@ -115,7 +106,7 @@ def test_what_a_peer_sent_before_its_end_counts_and_then_its_end_is_told() -> No
             group[0].all_reduce(torch.tensor([1.0])).wait(timedelta(seconds=10))
 
 
-def test_a_time_out_leaves_the_sum_on_its_way() -> None:
+def test_a_time_out_leaves_the_sum_on_its_way(meshes: Meshes) -> None:
     with meshes(2) as group:
         early = group[0].all_reduce(torch.tensor([1.0]))
         with pytest.raises(RuntimeError, match="not complete"):
@@ -124,7 +115,7 @@ def test_a_time_out_leaves_the_sum_on_its_way() -> None:
         assert float(early.tensor) == 3.0
 
 
-def test_giving_up_ends_sums_on_both_sides() -> None:
+def test_giving_up_ends_sums_on_both_sides(meshes: Meshes) -> None:
     with meshes(2) as group:
         mine, theirs = group[0].all_reduce(torch.ones(3)), group[1].all_reduce(torch.ones(3))
         pending = group[0].all_reduce(torch.ones(3))
@@ -137,14 +128,14 @@ def test_giving_up_ends_sums_on_both_sides() -> None:
             group[1].all_reduce(torch.ones(3)).wait(timedelta(seconds=10))
 
 
-def test_members_that_sum_unlike_tensors_are_refused() -> None:
+def test_members_that_sum_unlike_tensors_are_refused(meshes: Meshes) -> None:
     with meshes(2) as group:
         group[1].all_reduce(torch.ones(4))
         with pytest.raises(MeshBroken, match="sent 16 bytes where 12 were expected"):
             group[0].all_reduce(torch.ones(3)).wait(timedelta(seconds=10))
 
 
-def test_what_the_kernel_does_not_take_is_owed_until_it_has_left() -> None:
+def test_what_the_kernel_does_not_take_is_owed_until_it_has_left(meshes: Meshes) -> None:
     big = MOST_ONE_HOP_BYTES * 512
     with meshes(2) as group:
         work = group[0].all_reduce(torch.ones(big // 4))
@@ -178,7 +169,7 @@ def test_parts_cover_everything_once(length: int, parts: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_connection_that_is_reset_names_its_other_end_at_both_ends() -> None:
+def test_a_connection_that_is_reset_names_its_other_end_at_both_ends(meshes: Meshes) -> None:
     with meshes(3) as group:
         works = [mesh.all_reduce(torch.ones(100_000)) for mesh in group]
         reset(group[0].peers[2].connection)
@@ -191,7 +182,7 @@ def test_a_connection_that_is_reset_names_its_other_end_at_both_ends() -> None:
         assert group[1].stuck(1) is None
 
 
-def test_what_a_peer_has_not_confirmed_is_counted() -> None:
+def test_what_a_peer_has_not_confirmed_is_counted(meshes: Meshes) -> None:
     with meshes(2) as (mine, theirs):
         assert theirs.rank == 1
         peer = mine.peers[1].connection
