@@ -213,3 +213,31 @@ def _is_running(state: Path, job_id: str = "cli-1") -> bool:
 
 def _state_of(state: Path, job_id: str) -> str:
     return str(json.loads(plait("status", job_id, "--state", str(state), "--json").stdout)["state"])
+
+
+NOTICED = """\
+import os, signal, torch, plait
+
+model, data = torch.nn.Linear(4, 1), torch.utils.data.TensorDataset(torch.randn(512, 4), torch.randn(512, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with plait.session(global_batch_size=8, micro_batches=4) as run:
+    run.save_every(1000.0, os.environ["PLACE"])
+    model, optimizer, loader = run.prepare(model, optimizer, data, steps=40)
+    for number, (x, y) in enumerate(loader):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward(), optimizer.step(), optimizer.zero_grad()
+        if number == 10 and not os.path.exists(os.environ["PLACE"] + ".told"):
+            open(os.environ["PLACE"] + ".told", "w").close()
+            os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_one_that_is_told_to_end_from_outside_has_not_finished_and_starts_again(
+    tmp_path: Path, cluster: Path, state: Path
+) -> None:
+    job = job_file(tmp_path, f"import os\nos.environ['PLACE'] = {str(tmp_path / 'saved')!r}\n{NOTICED}")
+    ended = plait("run", str(job), "--cluster", str(cluster), "--state", str(state))
+    assert ended.returncode == 0, ended.stderr
+    assert "was told to end (SIGTERM), and left in order" in ended.stdout + ended.stderr
+    logs = "".join(path.read_text(encoding="utf-8") for path in state.rglob("*.log"))
+    assert "resumed from step" in logs

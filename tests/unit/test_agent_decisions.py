@@ -35,6 +35,7 @@ from plait.errors import ControllerUnreachable
         (None, signal.SIGKILL, None, "frozen for 1.5 s", True, "lost", "frozen for 1.5 s"),
         (None, signal.SIGTERM, "resized", None, False, "cancelled", "resized"),
         (76, None, "resized", None, False, "cancelled", "resized"),
+        (78, None, None, None, False, "lost", "left in order"),
         (None, 63, None, None, False, "lost", "signal 63"),
     ],
 )

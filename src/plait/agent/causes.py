@@ -7,11 +7,13 @@ from plait.spec.job import FailureCause
 EXIT_OOM = 75
 EXIT_NETWORK = 76
 EXIT_DEVICE_FAULT = 77
+EXIT_NOTICE = 78
 
 _BY_CODE: dict[int, tuple[FailureCause, str]] = {
     EXIT_OOM: ("oom", "out of device memory although nothing smaller fits"),
     EXIT_NETWORK: ("network", "gave up the network or was expelled from its group"),
     EXIT_DEVICE_FAULT: ("device_fault", "its device failed"),
+    EXIT_NOTICE: ("lost", "was told to end (SIGTERM), and left in order"),
 }
 
 

@@ -270,13 +270,9 @@ _STORIES: dict[FailureCause, str] = {
 
 
 def _story(event: WorkerExited, cause: FailureCause) -> str:
-    details = []
-    if event.signal:
-        details.append(_signal_name(event.signal))
-    elif event.exit_code is not None:
-        details.append(f"exit code {event.exit_code}")
-    if event.detail:
-        details.append(event.detail)
+    code = f"exit code {event.exit_code}" if event.exit_code is not None else ""
+    end = _signal_name(event.signal) if event.signal else code
+    details = [words for words in (end if end not in event.detail else "", event.detail) if words]
     return _STORIES[cause] + (f" ({'; '.join(details)})" if details else "")
 
 

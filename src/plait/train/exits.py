@@ -11,6 +11,7 @@ from plait.train.retreat import DoesNotFit, ran_out
 
 EXIT_OOM = 75
 EXIT_NETWORK = 76
+EXIT_NOTICE = 78
 
 logger = logging.getLogger("plait")
 
@@ -30,6 +31,14 @@ def exit_codes() -> Iterator[None]:
         if not ran_out(error):
             raise
         _end(error, EXIT_OOM)
+
+
+def exit_code_of_leave(*, was_noticed: bool) -> int:
+    """Returns the code of a worker that left before the end of its run.
+
+    An agent has to know whether somebody else than itself told it to, for then somebody should take its place.
+    """
+    return EXIT_NOTICE if was_noticed and "PLAIT_AGENT" in os.environ else 0
 
 
 def _end(error: Exception, code: int) -> NoReturn:

@@ -20,7 +20,7 @@ from plait.spec.job import Checkpoint, PrecisionPlan
 from plait.train.collectives.exchange import Exchange
 from plait.train.ddp import begin_anew, layout_of, local_device, wrapped_alone
 from plait.train.engine import StepEngine
-from plait.train.exits import exit_codes
+from plait.train.exits import exit_code_of_leave, exit_codes
 from plait.train.faults import FaultInjector
 from plait.train.loop import CommittingOptimizer, GlobalStep, ShareLoader
 from plait.train.making import (
@@ -136,7 +136,7 @@ def session(
         except Left:
             logger.info("%s has left the group", opened.member)
             opened._save(opened._prepared, force=True)  # noqa: SLF001 - if all leave, the run goes on from here
-            raise SystemExit(0) from None
+            raise SystemExit(exit_code_of_leave(was_noticed=opened.was_noticed)) from None
 
 
 class Session:
@@ -160,6 +160,7 @@ class Session:
         self._undo_operators: Callable[[], None] = lambda: None
         self._undo_notice: Callable[[], object] = lambda: None
         self._before_step: Callable[[], None] | None = None
+        self.was_noticed = False
 
     def _compute_precision(self) -> ComputePrecision:
         try:
@@ -384,7 +385,7 @@ class Session:
         same = (*same, ("batch_norm", batch_norm), ("compression", compression))
         self._engine = self._make_engine(plan, total, same, replica, exchange)
         self._engine.standing.form()
-        self._undo_notice = heed_notice(self.member, self._engine.standing.ask_to_leave)
+        self._undo_notice = heed_notice(self.member, partial(self._leave_on_notice, self._engine))
         self._engine.begin_passes_anew = partial(begin_anew, wrapped, exchange)
         self._loader = ShareLoader(self._engine, dataset, collate, self.device, draws_random=draws_random)
         return wrapped, CommittingOptimizer(optimizer, self._engine), self._loader
@@ -429,6 +430,11 @@ class Session:
 
             observers.agent.listen(link.gone, engine.standing.ask_to_leave)
         return engine
+
+    def _leave_on_notice(self, engine: StepEngine) -> None:
+        """Leaves for a SIGTERM, which is nobody's notice where the agent has asked before."""
+        self.was_noticed = not engine.standing.wants_to_leave
+        engine.standing.ask_to_leave()
 
     def _observing(self) -> Observers:
         if self._observers is None:
