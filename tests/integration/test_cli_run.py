@@ -239,5 +239,8 @@ def test_one_that_is_told_to_end_from_outside_has_not_finished_and_starts_again(
     ended = plait("run", str(job), "--cluster", str(cluster), "--state", str(state))
     assert ended.returncode == 0, ended.stderr
     assert "was told to end (SIGTERM), and left in order" in ended.stdout + ended.stderr
-    logs = "".join(path.read_text(encoding="utf-8") for path in state.rglob("*.log"))
-    assert "resumed from step" in logs
+    rows = [
+        json.loads(line) for path in state.glob("jobs/*/run/timeline/*.jsonl") for line in path.open(encoding="utf-8")
+    ]
+    (restored,) = [row for row in rows if row["kind"] == "restored"]
+    assert 5 < restored["step"] < 40
