@@ -14,7 +14,8 @@ from plait.schedule.policies import policy
 from plait.schedule.policy import Configuration, Rate
 from plait.sim.checker import problems
 from plait.sim.jobs import Rates, SimJob
-from plait.sim.live import LiveOptions, node_of, run_live
+from plait.sim.live import run_live
+from plait.sim.live_setting import LiveOptions, node_of
 from plait.sim.outcome import RunOutcome, figures
 from plait.sim.recorded import NoRecord, is_recorded, read_records, reproduce
 from plait.sim.tariff import Tariff

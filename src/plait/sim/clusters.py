@@ -9,7 +9,7 @@ from pathlib import Path
 from plait.errors import PlaitError
 from plait.hardware.catalog import UnknownAccelerator, predicted_speed
 from plait.hardware.device import Node
-from plait.sim.live import node_of
+from plait.sim.live_setting import node_of
 from plait.sim.rounds.views import Machines
 from plait.sim.speeds import Speeds
 from plait.spec.cluster import Cluster, Project

@@ -11,7 +11,8 @@ from plait.sim.beliefs import Beliefs
 from plait.sim.checker import problems
 from plait.sim.clusters import SimCluster
 from plait.sim.jobs import SimJob
-from plait.sim.live import LiveOptions, run_live
+from plait.sim.live import run_live
+from plait.sim.live_setting import LiveOptions
 from plait.sim.outcome import RunOutcome
 from plait.sim.rounds.neutral import TICK_S, NeutralSetting, run_neutral
 
