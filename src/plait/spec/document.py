@@ -155,7 +155,7 @@ class LocalCheckpoints(Document):
     """Checkpoints on a disk of the node that trains, in front of those under ``url``."""
 
     path: f.FilePath
-    """Directory on a local disk; several jobs may share it."""
+    """Directory on a local disk, an absolute path; several jobs may share it."""
     interval: f.Duration = 60.0
     """Time between two of them."""
     keep: Count = 2

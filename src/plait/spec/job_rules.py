@@ -38,6 +38,7 @@ def check_job(root: At, report: Report, cluster: Cluster | None) -> None:
     _heartbeat(root, report)
     _compression(root, report)
     _near_tiers(root, report)
+    _local_disk(root, report)
     for tier in items(find(root, "data"), "cache"):
         _cache_tier(tier, report)
 
@@ -274,6 +275,13 @@ def _near_tiers(root: At, report: Report) -> None:
         left = duration_text(interval) + ("" if own is not None else ", the default")
         right = duration_text(whole) + ("" if last is not None else ", the default")
         report.add(at.place, at.path, f"interval ({left}) must be below that of checkpoint.interval ({right})")
+
+
+def _local_disk(root: At, report: Report) -> None:
+    at = find(root, "checkpoint", "local", "path")
+    told = at.text() if at is not None else None
+    if at is not None and told is not None and not told.startswith("/"):
+        report.add(at.place, at.path, f"expected an absolute path, such as /var/cache/plait; got {told!r}")
 
 
 def _compression(root: At, report: Report) -> None:
