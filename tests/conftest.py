@@ -24,7 +24,7 @@ settings.load_profile("plait")
 @pytest.fixture(scope="session")
 def meshes() -> "Callable[[int], AbstractContextManager[list[Mesh]]]":
     """Direct connections between that many members of one process: ``with meshes(3) as group``."""
-    from plait.train.collectives.mesh import MeshBuilder
+    from plait.train.collectives.mesh_builder import MeshBuilder
 
     @contextmanager
     def made_of(size: int) -> "Iterator[list[Mesh]]":

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore
 
-from plait.train.collectives.mesh import Mesh, MeshBuilder
+from plait.train.collectives.mesh import Mesh
+from plait.train.collectives.mesh_builder import MeshBuilder
 
 
 def connected(store: Store, rank: int, world: int) -> Mesh:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plait.train.collectives.mesh import MOST_ONE_HOP_BYTES, Mesh, MeshBroken, MeshBuilder, MeshSum, bounds
-from plait.train.collectives.sockets import reset, retries_of, unconfirmed_bytes
+from plait.train.collectives.mesh import MOST_ONE_HOP_BYTES, Mesh, MeshBroken, MeshSum, bounds
+from plait.train.collectives.mesh_builder import MeshBuilder
+from plait.train.collectives.sockets import control_of, reset, retries_of, unconfirmed_bytes
 
 
 def at_once(tasks: list[Callable[[], Mesh]]) -> list[Mesh]:
@@ -144,6 +146,24 @@ def test_what_the_kernel_does_not_take_is_owed_until_it_has_left(meshes: Meshes)
         finish([work, group[1].all_reduce(torch.ones(big // 4))])
         assert not group[0].owes()
         assert bool((work.tensor == 2.0).all())
+
+
+def test_long_streams_are_steady_and_a_chosen_control_stays(meshes: Meshes) -> None:
+    known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
+    if not {"bbr", "cubic", "reno"} <= set(known):
+        pytest.skip(f"this kernel offers {' '.join(known)}, which leaves nothing to choose")
+    with meshes(3) as group:
+        for rank, control in ((1, b"bbr"), (2, b"reno")):
+            group[0].peers[rank].connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+        group[0].steady()
+        assert [control_of(peer.connection) for peer in group[0].peers.values()] == ["cubic", "reno"]
+        finish([mesh.all_reduce(torch.ones(100_000)) for mesh in group])
+
+
+def test_a_closed_connection_needs_no_control(meshes: Meshes) -> None:
+    with meshes(2) as group:
+        group[0].close()
+        group[0].steady()
 
 
 def test_a_stranger_is_not_let_in() -> None:

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from plait.errors import PlaitError
-from plait.train.collectives.mesh import Mesh, MeshBuilder, MeshSum
+from plait.train.collectives.mesh import Mesh, MeshSum
+from plait.train.collectives.mesh_builder import MeshBuilder
 from plait.train.collectives.mover import Mover
 from plait.train.collectives.planned import Debt, PlannedSum
 from plait.train.collectives.routes import Routes
@@ -136,7 +137,8 @@ class GlooGroup:
         if self.mesh is not None and is_here and tensor.nbytes <= MOST_DIRECT_BYTES:
             return self.mesh.all_reduce(tensor)
         fits = tensor.dtype == torch.float32 and tensor.is_contiguous()
-        if is_here and fits and not self.routes.is_plain(tensor.nbytes):
+        if self.mesh is not None and is_here and fits and not self.routes.is_plain(tensor.nbytes):
+            self.mesh.steady()
             return self.planned(tensor.view(-1), message_layout([(tensor.numel(), 1)]), codec_of("fp32"))
         return self._by_back_end(tensor, op)
 

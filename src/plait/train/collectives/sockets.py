@@ -10,6 +10,7 @@ import struct
 _TCP_INFO_BYTES = 104
 _RETRANSMITS_AT = 2
 _SIOCOUTQ = 0x5411
+_CONTROL_NAME_BYTES = 16
 
 
 def retries_of(connection: socket.socket) -> int:
@@ -26,6 +27,28 @@ def unconfirmed_bytes(connection: socket.socket) -> int:
         count: int = struct.unpack("i", fcntl.ioctl(connection.fileno(), _SIOCOUTQ, b"\0" * 4))[0]
         return count
     return 0
+
+
+def steady(connection: socket.socket) -> None:
+    """Has a connection carry long streams evenly.
+
+    BBR lets a stream pause for 0.2 s now and then to measure its delay (Cardwell et al., BBR, ACM Queue 14(5), 2016;
+    its ``ProbeRTT``), a fifth of a sum that takes a second. Where it rules the host, CUBIC takes its place on this
+    connection; nothing happens where CUBIC may not be used, or another control rules.
+    """
+    with contextlib.suppress(OSError):
+        if control_of(connection).startswith("bbr"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+
+
+def control_of(connection: socket.socket) -> str:
+    """Returns the name of a connection's congestion control.
+
+    Raises:
+        OSError: It is closed, or not one of TCP.
+    """
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONTROL_NAME_BYTES)
+    return told.rstrip(b"\0").decode()
 
 
 def reset(connection: socket.socket) -> None:

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from plait.errors import PlaitError
-from plait.train.collectives.mesh import Mesh, MeshBuilder
+from plait.train.collectives.mesh import Mesh
+from plait.train.collectives.mesh_builder import MeshBuilder
 
 _CARD_BYTES = 256
 _SIOCGIFADDR = 0x8915

@@ -17,7 +17,7 @@ from torch import Tensor
 from plait.train.collectives.mesh import Mesh, MeshWork
 from plait.train.collectives.plan import direct
 from plait.train.collectives.planned import PlannedSum, Route, StageTimes
-from plait.train.comm.planner import TELLING_BYTES, Candidate, Network, Table, candidates
+from plait.train.comm.planner import Candidate, Network, Table, candidates
 from plait.train.comm.tuning import read
 from plait.train.compression import codec as codec_of
 from plait.train.compression import warm_up
@@ -37,11 +37,9 @@ _LEAST_STREAM = 30
 _WINDOW = 4
 _TOGETHER_S = 0.2
 _MOST_SUMS = 100
-_BATCH_S = 0.02
-_MOST_IN_BATCH = 10
-_BATCHES = 5
-_LONG_BATCH_S = 0.06
-_LONG_BATCHES = 3
+_BATCH_S = 0.05
+_MOST_IN_BATCH = 50
+_BATCHES = 3
 _CODEC_VALUES = 2**18
 TRIAL_BYTES = (2**14, 2**17, 2**20, 2**22)
 LONGEST_TRIAL_S = 0.2
@@ -60,6 +58,8 @@ def measured(engine: "CommEngine", codecs: Sequence[str], saved: Path | None = N
         codecs: Those that may be used besides exact ways.
         saved: Where rank 0 may find a table of an earlier run.
     """
+    if not set(codecs) - {"fp32"}:
+        engine.mesh.steady()
     network = _network(engine, codecs)
     text = _told(engine, saved.read_bytes() if engine.rank == 0 and saved is not None and saved.exists() else b"")
     earlier = read(text.decode(), network, candidates(network, codecs)) if text else None
@@ -67,37 +67,39 @@ def measured(engine: "CommEngine", codecs: Sequence[str], saved: Path | None = N
         return earlier
     ratios = {name: codec_of(name).wire_bytes(2**20) / 2**22 for name in (*codecs, "fp32")}
     table = Table(network, candidates(network, codecs), ratios)
-    for size_bytes in TRIAL_BYTES:
-        best_s = min(table.formula_s(c, size_bytes) for c in table.candidates)
-        most_s = min(LONGEST_TRIAL_S, HOPELESS * best_s + FIXED_S)
-        small = size_bytes <= TRIAL_BYTES[1]
-        tried = [c for c in table.candidates if small or table.formula_s(c, size_bytes) <= most_s]
-        for candidate, seconds in _trials_s(engine, table, tried, size_bytes).items():
-            table.measured_s.setdefault(candidate, []).append((size_bytes, seconds))
+    for (candidate, size_bytes), seconds in _trials_s(engine, table).items():
+        table.measured_s.setdefault(candidate, []).append((size_bytes, seconds))
     table.fix()
     return table
 
 
-def _trials_s(
-    engine: "CommEngine", table: Table, tried: Sequence[Candidate], size_bytes: int
-) -> dict[Candidate, float]:
-    """Returns the seconds of one sum, of several on end, by candidate: the median of some batches.
+def _trials(table: Table) -> Iterator[tuple[Candidate, int]]:
+    """Yields what is worth trying, by size: everything small, and of the large what has a chance."""
+    for size_bytes in TRIAL_BYTES:
+        best_s = min(table.formula_s(c, size_bytes) for c in table.candidates)
+        most_s = min(LONGEST_TRIAL_S, HOPELESS * best_s + FIXED_S)
+        for candidate in table.candidates:
+            if size_bytes <= TRIAL_BYTES[1] or table.formula_s(candidate, size_bytes) <= most_s:
+                yield candidate, size_bytes
 
-    The sums before them wake threads. Batches of large messages are longer, since the first of each have what a rate
-    limit lets through at once. Candidates take turns, so that what disturbs the machine for a while disturbs them all.
+
+def _trials_s(engine: "CommEngine", table: Table) -> dict[tuple[Candidate, int], float]:
+    """Returns the seconds of one sum, of several on end, by candidate and size: the median of some batches.
+
+    The sums before them wake threads. A batch lasts long enough to outlive what a rate limit lets through at once. All
+    candidates and sizes take turns, so that what disturbs the machine for a while disturbs no median.
     """
-    telling = size_bytes >= TELLING_BYTES
-    batch_s, batches = (_LONG_BATCH_S, _LONG_BATCHES) if telling else (_BATCH_S, _BATCHES)
-    values = torch.ones(size_bytes // 4)
+    values = {size_bytes: torch.ones(size_bytes // 4) for size_bytes in TRIAL_BYTES}
     counts = {}
-    for candidate in tried:
-        first_s = min(_batch_s(engine, table, candidate, values, 1) for _ in range(2))
-        counts[candidate] = max(1, min(_MOST_IN_BATCH, round(batch_s / first_s)))
-    times: dict[Candidate, list[float]] = {candidate: [] for candidate in tried}
-    for _ in range(batches):
-        for candidate in tried:
-            times[candidate].append(_batch_s(engine, table, candidate, values.fill_(1.0), counts[candidate]))
-    return {candidate: median(seconds) for candidate, seconds in times.items()}
+    for candidate, size_bytes in _trials(table):
+        first_s = min(_batch_s(engine, table, candidate, values[size_bytes], 1) for _ in range(2))
+        counts[candidate, size_bytes] = max(1, min(_MOST_IN_BATCH, round(_BATCH_S / first_s)))
+    times: dict[tuple[Candidate, int], list[float]] = {trial: [] for trial in counts}
+    for _ in range(_BATCHES):
+        for (candidate, size_bytes), count in counts.items():
+            ones = values[size_bytes].fill_(1.0)
+            times[candidate, size_bytes].append(_batch_s(engine, table, candidate, ones, count))
+    return {trial: median(seconds) for trial, seconds in times.items()}
 
 
 def _batch_s(engine: "CommEngine", table: Table, candidate: Candidate, values: Tensor, count: int) -> float:
