@@ -20,6 +20,7 @@ from plait.train.bitwise import Verdict
 from plait.train.catch_up import CatchUp
 from plait.train.collectives.exchange import Exchange
 from plait.train.collectives.fixed import FixedExchange
+from plait.train.collectives.travel import travel_of
 from plait.train.collectives.wire_protocol import Group
 from plait.train.faults import FaultInjector
 from plait.train.fusing import Fusing
@@ -390,12 +391,15 @@ class StepEngine:
 
     def _vote(self, share: Share, *, found_inf: bool) -> Vote:
         found_inf = found_inf or (self.replica.uses_scale and self.exchange.has_bad_values())
-        ballot = ballot_of(self, share, found_inf=found_inf)
+        travel = travel_of(self.exchange.works)
+        ballot = ballot_of(self, share, travel, found_inf=found_inf)
         members, group = self.standing.members, self.standing.group
         values = cast(ballot, members.index(self.config.me), len(members))
         if group is not None and group.size > 1:
             self.wait_for([group.all_reduce(values)], "vote")
-        return read(values.tolist(), members, ballot)
+        vote = read(values.tolist(), members, ballot)
+        self.standing.observe(travel, vote)
+        return vote
 
     def commit(self, vote: Vote) -> None:
         """Applies a committed step, or keeps it for when this member has its state."""

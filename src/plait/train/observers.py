@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,12 @@ class Observers:
         logger.info("from step %d on, sums go by what was measured: %s", step, rows[-1][2])
         if self.timeline is not None:
             self.timeline.write("plan", step=step, choices=rows)
+
+    def on_switch(self, step: int, switches: Sequence[str]) -> None:
+        """Steps took so long that some sizes are summed another way after this one."""
+        logger.info("after step %d sums go another way: %s", step, "; ".join(switches))
+        if self.timeline is not None:
+            self.timeline.write("switch", step=step, switches=list(switches))
 
     def on_settled(self, step: int) -> None:
         """What members owed after compression was sent with a step, before one left or the state was saved."""

@@ -15,6 +15,7 @@ from plait.train.collectives.gloo import GlooGroup
 from plait.train.collectives.mesh import MeshBroken
 from plait.train.collectives.routes import Routes
 from plait.train.collectives.sockets import reset
+from plait.train.collectives.travel import Travel
 from plait.train.comm.quiet import save_table
 from plait.train.measuring import Measuring
 from plait.train.membership.link import NewGeneration, WardenLink, Warned
@@ -173,16 +174,31 @@ class Regroup:
             self.measuring.measure(group, self._engine.exchange.codec, self.must_stop)
             self._tell_routes(group.routes)
 
+    def observe(self, travel: Travel | None, vote: Vote) -> None:
+        """A step's exchange came through: how long it took corrects what was measured, on all members alike."""
+        group = self._meshed()
+        if group is None or travel is None or vote.travel_s is None:
+            return
+        switches = group.routes.observe(travel, vote.travel_s)
+        if switches:
+            self._save_table(group.routes)
+            self._engine.observers.on_switch(vote.step, switches)
+
     def _meshed(self) -> GlooGroup | None:
         """The group, if its members have direct connections."""
         return self.group if isinstance(self.group, GlooGroup) and self.group.mesh is not None else None
 
     def _tell_routes(self, routes: Routes) -> None:
         """What is measured is used: the first member writes down how."""
-        codec = self._engine.exchange.codec
-        if routes.tables is not None and self.members[0] == self._engine.config.me:
-            save_table(routes.tables[codec], routes.names)
-            self._engine.observers.on_plan(self._engine.step, routes.tables[codec])
+        if routes.tables is not None and self._save_table(routes):
+            self._engine.observers.on_plan(self._engine.step, routes.tables[self._engine.exchange.codec])
+
+    def _save_table(self, routes: Routes) -> bool:
+        """Saves what is used if this is the first member; returns whether it is."""
+        is_first = self.members[0] == self._engine.config.me
+        if routes.tables is not None and is_first:
+            save_table(routes.tables[self._engine.exchange.codec], routes.names, routes.switches)
+        return is_first
 
     def stuck_connection(self) -> MeshBroken | None:
         """Returns what to say of a connection that gives no answer, if there is one."""

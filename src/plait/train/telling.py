@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plait.train.collectives.travel import Travel
 from plait.train.observers import StepFacts
 from plait.train.optimizers import OneBitAdam
 from plait.train.share import Share
@@ -45,8 +46,8 @@ class EngineConfig:
     """Whether this device's gradients come multiplied by the global scale."""
 
 
-def ballot_of(engine: "StepEngine", share: Share, *, found_inf: bool) -> Ballot:
-    """Returns what a member puts into the vote that closes a step."""
+def ballot_of(engine: "StepEngine", share: Share, travel: Travel | None, *, found_inf: bool) -> Ballot:
+    """Returns what a member puts into the vote that closes a step, whose exchange has come through."""
     optimizer, exchange = engine.replica.optimizer, engine.exchange
     leaves_owing = engine.standing.wants_to_leave and exchange.owes and not exchange.settles
     return Ballot(
@@ -56,6 +57,7 @@ def ballot_of(engine: "StepEngine", share: Share, *, found_inf: bool) -> Ballot:
         found_inf=found_inf,
         loss_sum=share.loss_sum if share.count else 0.0,
         compute_us=share.compute_us,
+        travel_us=0 if travel is None else max(1, round(1e6 * travel.seconds)),
         micro_batches=len(share.run),
         is_ready=not engine.is_shadow,
         most=engine.most,

@@ -16,7 +16,7 @@ from plait.errors import ContractMismatch
 
 _LOSS_UNIT = 2.0**-24
 _FIXED = 9
-_PER_MEMBER = 4
+_PER_MEMBER = 5
 _NO_LIMIT = -1
 
 
@@ -30,6 +30,7 @@ class Ballot:
     found_inf: bool = False
     loss_sum: float | None = None
     compute_us: int = 0
+    travel_us: int = 0
     micro_batches: int = 0
     is_ready: bool = True
     most: int | None = None
@@ -47,12 +48,14 @@ class MemberVote:
         micro_batches: What it ran.
         is_ready: Whether it has state and may be given work.
         most: The most micro-batches that it can take, ``None`` for no limit.
+        travel_us: Microseconds in which something of the exchange was under way here; 0 where nobody timed it.
     """
 
     compute_us: int
     micro_batches: int
     is_ready: bool
     most: int | None = None
+    travel_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +85,15 @@ class Vote:
         """The most micro-batches of each member."""
         return {name: member.most for name, member in self.members}
 
+    @property
+    def travel_s(self) -> float | None:
+        """How long the exchange was under way for who began last; ``None`` unless all have timed it."""
+        times = [member.travel_us for _, member in self.members]
+        return min(times) / 1e6 if all(times) else None
+
     def as_json(self) -> dict[str, Any]:
         """Returns the vote as JSON values, for a member that missed it."""
-        members = [[m, v.compute_us, v.micro_batches, v.is_ready, v.most] for m, v in self.members]
+        members = [[m, v.compute_us, v.micro_batches, v.is_ready, v.most, v.travel_us] for m, v in self.members]
         return {
             "step": self.step,
             "count": self.count,
@@ -100,8 +109,8 @@ class Vote:
     def from_json(cls, values: Mapping[str, Any]) -> "Vote":
         """Returns the vote that :meth:`as_json` was taken of."""
         members = tuple(
-            (m, MemberVote(compute_us=us, micro_batches=n, is_ready=ready, most=most))
-            for m, us, n, ready, most in values["members"]
+            (m, MemberVote(compute_us=us, micro_batches=n, is_ready=ready, most=most, travel_us=travel_us))
+            for m, us, n, ready, most, travel_us in values["members"]
         )
         return cls(
             step=values["step"],
@@ -135,7 +144,8 @@ def cast(ballot: Ballot, index: int, size: int) -> Tensor:
     )
     at = _FIXED + _PER_MEMBER * index
     most = _NO_LIMIT if ballot.most is None else ballot.most
-    values[at : at + _PER_MEMBER] = torch.tensor([ballot.compute_us, ballot.micro_batches, int(ballot.is_ready), most])
+    own = [ballot.compute_us, ballot.micro_batches, int(ballot.is_ready), most, ballot.travel_us]
+    values[at : at + _PER_MEMBER] = torch.tensor(own)
     return values
 
 
@@ -154,12 +164,13 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
     told = []
     for index, name in enumerate(members):
         at = _FIXED + _PER_MEMBER * index
-        compute_us, micro_batches, is_ready, most = values[at : at + _PER_MEMBER]
+        compute_us, micro_batches, is_ready, most, travel_us = values[at : at + _PER_MEMBER]
         vote = MemberVote(
             compute_us=compute_us,
             micro_batches=micro_batches,
             is_ready=bool(is_ready),
             most=None if most == _NO_LIMIT else most,
+            travel_us=travel_us,
         )
         told.append((name, vote))
     return Vote(

@@ -28,6 +28,7 @@ from plait.train.collectives.mesh_builder import MeshBuilder
 from plait.train.collectives.mover import Mover
 from plait.train.collectives.planned import Debt, PlannedSum
 from plait.train.collectives.routes import Routes
+from plait.train.collectives.travel import TimedBackEnd
 from plait.train.comm.quiet import QuietMeasuring
 from plait.train.compression import codec as codec_of
 from plait.train.compression.codec import Codec
@@ -140,7 +141,9 @@ class GlooGroup:
         if self.mesh is not None and is_here and fits and not self.routes.is_plain(tensor.nbytes):
             self.mesh.steady()
             return self.planned(tensor.view(-1), message_layout([(tensor.numel(), 1)]), codec_of("fp32"))
-        return self._by_back_end(tensor, op)
+        work = self._by_back_end(tensor, op)
+        is_a_choice = is_here and fits and self.routes.tables is not None
+        return TimedBackEnd(work, tensor.nbytes) if is_a_choice else work
 
     def _by_back_end(self, tensor: Tensor, op: Any) -> Any:
         options = dist.AllreduceOptions()

@@ -278,6 +278,10 @@ class PlannedSum(MeshWork):
     ) -> None:
         """``debt`` is committed by its owner, unless :attr:`is_poisoned`."""
         super().__init__(mesh, key, ranks)
+        self.codec = route.codec.name
+        self.size_bytes = values.nbytes
+        self.begun_s = time.monotonic()
+        self.over_s: float | None = None
         self._run = PlanRun(self, ranks, values, route, debt=debt, times=times)
 
     @property
@@ -288,7 +292,7 @@ class PlannedSum(MeshWork):
     def begin(self) -> None:
         """Sends what does not depend on others."""
         self._run.begin()
-        self.is_over = self._run.is_over
+        self._note()
 
     def missing(self) -> frozenset[int]:
         """Returns the ranks from which messages are missing."""
@@ -297,4 +301,9 @@ class PlannedSum(MeshWork):
     def take(self, rank: int, hop: int, data: bytearray) -> None:
         """Takes in a message."""
         self._run.take(rank, hop, data)
+        self._note()
+
+    def _note(self) -> None:
         self.is_over = self._run.is_over
+        if self.is_over and self.over_s is None:
+            self.over_s = time.monotonic()

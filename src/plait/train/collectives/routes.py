@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from plait.train.collectives.plan import Plan, chunks_of, direct, islands
 from plait.train.collectives.planned import Route
+from plait.train.collectives.travel import Travel
 from plait.train.comm.known import KnownNetwork, way_for
-from plait.train.comm.planner import PLAIN, plan_of
+from plait.train.comm.planner import PLAIN, SIZES, plan_of
 from plait.train.compression.codec import Codec
 from plait.train.compression.message import MessageLayout
+
+WINDOW_STEPS = 16
 
 
 class Routes:
@@ -15,12 +18,14 @@ class Routes:
 
     As long as nothing is known of the links: a link between islands is what an exchange waits for. So where islands
     have several members, values are added up inside each first, and each crosses once each way. Where none has, or all
-    members are on one, it is two hops.
+    members are on one, it is two hops. What was measured is corrected by what steps take, by numbers that all members
+    have alike; so all change at the same step.
 
     Attributes:
         names: The island of each member, in words.
         island_of: For each member, the number of its island; members are islands of their own where there is but one.
         tables: By codec, the ways that were measured; ``None`` as long as nothing is known of these islands.
+        switches: What steps have changed, in words.
     """
 
     def __init__(self, names: Sequence[str], known: KnownNetwork | None = None) -> None:
@@ -29,7 +34,9 @@ class Routes:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         self.island_of = tuple(numbers[name] for name in names) if len(numbers) > 1 else tuple(range(len(names)))
         self.tables = known.tables(names) if known is not None else None
+        self.switches: list[str] = []
         self._known: dict[tuple[MessageLayout, str], Route] = {}
+        self._steps = 0
 
     @property
     def has_islands(self) -> bool:
@@ -48,6 +55,26 @@ class Routes:
         if key not in self._known:
             self._known[key] = Route(self._plan(message, codec), message, codec)
         return self._known[key]
+
+    def observe(self, travel: Travel, seconds: float) -> list[str]:
+        """Takes in a step that counts, the same on all members; returns in words what goes another way from now on.
+
+        Args:
+            travel: What its exchanges carried.
+            seconds: How long they were under way for who began them last: nobody kept that member waiting.
+        """
+        if self.tables is None or travel.codec not in self.tables:
+            return []
+        table = self.tables[travel.codec]
+        table.observe_together(travel.sizes_bytes, seconds)
+        self._steps += 1
+        changes = table.decide() if self._steps % WINDOW_STEPS == 0 else {}
+        told = [f"{SIZES[row]} bytes: {way} in place of {table.in_use[row]}" for row, way in changes.items()]
+        if told:
+            table.in_use.update(changes)
+            self.switches += told
+            self._known.clear()
+        return told
 
     def _plan(self, message: MessageLayout, codec: Codec) -> Plan:
         chunks = chunks_of(message.payload_bytes(codec))

@@ -309,6 +309,13 @@ class Table:
         before = self.factors.get(key)
         self.factors[key] = ratio if before is None else _KEPT * before + (1.0 - _KEPT) * ratio
 
+    def observe_together(self, sizes_bytes: Sequence[int], seconds: float) -> None:
+        """Takes in how long several exchanges took that shared the network, each by what is in use for its size."""
+        used = [(self.choice(size_bytes).candidate, size_bytes) for size_bytes in sizes_bytes]
+        ratio = seconds / sum(self._calibrated_s(*each) for each in used)
+        for candidate, size_bytes in {(c, row_of(size)): (c, size) for c, size in used}.values():
+            self.observe(candidate, size_bytes, ratio * self._calibrated_s(candidate, size_bytes))
+
     def decide(self) -> dict[int, Candidate]:
         """A window is over: returns which rows should use something else from now on.
 
