@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plait.train.collectives.mesh import MOST_ONE_HOP_BYTES, Mesh, MeshBroken, MeshSum, bounds
+from plait.train.collectives.mesh import MOST_ONE_HOP_BYTES, Mesh, MeshBroken, MeshSum, Peer, bounds
 from plait.train.collectives.mesh_builder import MeshBuilder
 from plait.train.collectives.sockets import control_of, reset, retries_of, unconfirmed_bytes
 
@@ -146,6 +147,34 @@ def test_what_the_kernel_does_not_take_is_owed_until_it_has_left(meshes: Meshes)
         finish([work, group[1].all_reduce(torch.ones(big // 4))])
         assert not group[0].owes()
         assert bool((work.tensor == 2.0).all())
+
+
+def when_some_came(peer: Peer) -> list[tuple[tuple[int, int], int, bytearray]]:
+    peer.connection.setblocking(True)
+    peer.connection.recv(1, socket.MSG_PEEK)
+    peer.connection.setblocking(False)
+    return peer.receive()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.sampled_from([0, 1, 19, 20, 21, 2**14 - 20, 2**14, 2**14 + 1, 50_000]), max_size=6),
+    cuts=st.lists(st.floats(0.0, 1.0), max_size=8),
+)
+def test_frames_come_whole_however_the_stream_is_cut(lengths: list[int], cuts: list[float]) -> None:
+    sent = [((number, 3), number % 2, bytes([number + 1]) * length) for number, length in enumerate(lengths)]
+    stream = b"".join(struct.pack(">IIQI", len(data), *key, hop) + data for key, hop, data in sent)
+    ends = sorted({*(int(cut * len(stream)) for cut in cuts), 0, len(stream)})
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as far:
+        near, _ = server.accept()
+        with near:
+            peer, found = Peer(near, 1), []
+            for first, end in pairwise(ends):
+                far.sendall(stream[first:end])
+                found += when_some_came(peer)
+            while len(found) < len(sent):
+                found += when_some_came(peer)
+    assert [(key, hop, bytes(data)) for key, hop, data in found] == sent
 
 
 def test_long_streams_are_steady_and_a_chosen_control_stays(meshes: Meshes) -> None:

@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
@@ -27,7 +28,9 @@ Key = tuple[int, int]
 """Number of an exchange among the same members, and the bits of their ranks (0: all)."""
 
 Work = TypeVar("Work", bound="MeshWork")
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 14
+"""Between frames so much is read at a time; what is left of a longer frame is read straight into its place."""
+
 MOST_ONE_HOP_BYTES = 32 * 2**10
 """Up to here everybody sends all to everybody; beyond, each member adds up one part and hands it out."""
 
@@ -46,6 +49,19 @@ class MeshBroken(RuntimeError):
         self.unsent_bytes = unsent_bytes
 
 
+@dataclass(slots=True)
+class _LongFrame:
+    """A frame of which a part has come."""
+
+    key: Key
+    hop: int
+    data: bytearray
+    filled: int
+
+    def room(self) -> memoryview:
+        return memoryview(self.data)[self.filled :]
+
+
 class Peer:
     """The connection to one other member; frames arrive in the order in which they were sent."""
 
@@ -56,6 +72,7 @@ class Peer:
         self.rank = rank
         self.outbox: deque[memoryview] = deque()
         self._rest = bytearray()
+        self._long: _LongFrame | None = None
         self._ended: MeshBroken | None = None
 
     def send(self, key: Key, hop: int, data: memoryview) -> None:
@@ -89,18 +106,17 @@ class Peer:
         frames: list[tuple[Key, int, bytearray]] = []
         while self._ended is None:
             try:
-                data = self.connection.recv(_READ_BYTES)
+                read_bytes, wanted_bytes = self._read()
             except BlockingIOError:
                 break
             except OSError as error:
                 self._ended = self._broken(f"broke: {error.strerror}")
                 break
-            if not data:
+            if not read_bytes:
                 self._ended = MeshBroken(f"member {self.rank} closed its connection")
-            self._rest += data
             while (frame := self._next()) is not None:
                 frames.append(frame)
-            if len(data) < _READ_BYTES:
+            if read_bytes < wanted_bytes:
                 break
         if self._ended is not None and not frames:
             raise self._ended
@@ -110,12 +126,31 @@ class Peer:
         unsent_bytes = sum(map(len, self.outbox))  # of a dead connection the kernel does not know
         return MeshBroken(f"the connection to member {self.rank} {what}", self.rank, unsent_bytes)
 
+    def _read(self) -> tuple[int, int]:
+        """Reads what has come; returns how many bytes, and how many there was room for."""
+        if self._long is not None:
+            room = self._long.room()
+            count = self.connection.recv_into(room)
+            self._long.filled += count
+            return count, len(room)
+        data = self.connection.recv(_READ_BYTES)
+        self._rest += data
+        return len(data), _READ_BYTES
+
     def _next(self) -> tuple[Key, int, bytearray] | None:
+        if self._long is not None:
+            if self._long.filled < len(self._long.data):
+                return None
+            done, self._long = self._long, None
+            return done.key, done.hop, done.data
         if len(self._rest) < _FRAME.size:
             return None
         length, number, mask, hop = _FRAME.unpack_from(self._rest)
         end = _FRAME.size + length
         if len(self._rest) < end:
+            self._long = _LongFrame((number, mask), hop, bytearray(length), len(self._rest) - _FRAME.size)
+            self._long.data[: self._long.filled] = self._rest[_FRAME.size :]
+            self._rest.clear()
             return None
         data = self._rest[_FRAME.size : end]
         del self._rest[:end]
