@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from plait.spec.document import Quarantine
+from plait.spec.cluster_document import Quarantine
 from plait.spec.fields import check_time_of_day
 from plait.spec.job_rules import find, items, named, tell_repeats, text
 from plait.spec.tree import At, Report

@@ -1,8 +1,9 @@
 """From the files as written to the values that the rest of Plait works with."""
 
 from plait.spec import cluster as c
-from plait.spec import document as d
+from plait.spec import cluster_document, scenario_document
 from plait.spec import job as j
+from plait.spec import job_document as d
 from plait.spec import scenario as s
 
 
@@ -23,7 +24,7 @@ def to_job(document: d.JobDocument) -> j.Job:
     )
 
 
-def to_cluster(document: d.ClusterDocument) -> c.Cluster:
+def to_cluster(document: cluster_document.ClusterDocument) -> c.Cluster:
     """Returns the cluster that a faultless file describes."""
     policy = document.policy
     return c.Cluster(
@@ -165,7 +166,7 @@ def _data(data: d.Data) -> j.DataSpec:
     )
 
 
-def _node(node: d.EmulatedNode) -> c.EmulatedNode:
+def _node(node: cluster_document.EmulatedNode) -> c.EmulatedNode:
     return c.EmulatedNode(
         name=node.name,
         accelerator=node.accelerator,
@@ -177,7 +178,7 @@ def _node(node: d.EmulatedNode) -> c.EmulatedNode:
     )
 
 
-def to_scenario(document: d.ScenarioDocument) -> s.Scenario:
+def to_scenario(document: scenario_document.ScenarioDocument) -> s.Scenario:
     """Returns the scenario that a faultless file describes."""
     return s.Scenario(
         name=document.name,
@@ -199,7 +200,7 @@ def to_scenario(document: d.ScenarioDocument) -> s.Scenario:
     )
 
 
-def _happening(one: d.ScenarioEvent) -> s.Happening:
+def _happening(one: scenario_document.ScenarioEvent) -> s.Happening:
     for what in ("drain", "resume", "lose", "finish", "fail", "cancel"):
         about = getattr(one, what)
         if about is not None:

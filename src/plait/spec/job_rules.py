@@ -10,9 +10,9 @@ from typing import NamedTuple, get_args
 from plait.hardware.catalog import capability, known_types
 from plait.spec import units
 from plait.spec.cluster import Cluster
-from plait.spec.document import Checkpoint, Heartbeat, LocalCheckpoints, PeerCopies
 from plait.spec.fields import check_name
 from plait.spec.job import Precision
+from plait.spec.job_document import Checkpoint, Heartbeat, LocalCheckpoints, PeerCopies
 from plait.spec.tree import At, Place, Report
 from plait.spec.units import duration_text, shown, size_text
 from plait.words import did_you_mean, nearest

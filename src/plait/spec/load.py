@@ -9,15 +9,18 @@ from pydantic import ValidationError
 
 from plait.errors import SpecError
 from plait.spec.cluster import Cluster
+from plait.spec.cluster_document import ClusterDocument
 from plait.spec.cluster_rules import check_cluster
 from plait.spec.compose import MAX_BYTES, compose
 from plait.spec.convert import to_cluster, to_job, to_scenario
-from plait.spec.document import ClusterDocument, Document, JobDocument, ScenarioDocument
+from plait.spec.document import Document
 from plait.spec.explain import tell
 from plait.spec.job import Job
+from plait.spec.job_document import JobDocument
 from plait.spec.job_rules import check_job, text
 from plait.spec.keys import KeyCheck, allowed_keys
 from plait.spec.scenario import Scenario
+from plait.spec.scenario_document import ScenarioDocument
 from plait.spec.scenario_rules import check_scenario
 from plait.spec.tree import At, Mapping, Place, Report, Sequence
 from plait.spec.units import shown

@@ -5,7 +5,10 @@ import importlib.resources
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from plait.spec.document import ClusterDocument, Document, JobDocument, ScenarioDocument
+from plait.spec.cluster_document import ClusterDocument
+from plait.spec.document import Document
+from plait.spec.job_document import JobDocument
+from plait.spec.scenario_document import ScenarioDocument
 from plait.spec.units import (
     DURATION,
     SIZE,
@@ -91,9 +94,11 @@ def _attribute_docs() -> dict[str, dict[str, str]]:
 
     Read from the source only here, as it is slow and nobody else needs it.
     """
-    source = importlib.resources.files("plait.spec").joinpath("document.py").read_text(encoding="utf-8")
+    sources = [f"{kind}_document.py" for kind in ("job", "cluster", "scenario")]
+    folder = importlib.resources.files("plait.spec")
+    trees = [ast.parse(folder.joinpath(name).read_text(encoding="utf-8")) for name in sources]
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(source).body:
+    for node in (node for tree in trees for node in tree.body):
         if not isinstance(node, ast.ClassDef):
             continue
         docs = found.setdefault(node.name, {})
