@@ -64,28 +64,39 @@ class MemoryStore:
 
 
 @dataclass(slots=True)
+class Death:
+    """When a process dies, by its requests to all of its stores."""
+
+    after: int | None = None
+    is_over: bool = False
+
+    def is_now(self) -> bool:
+        """Counts a request; returns whether the process dies in it."""
+        if self.after is not None:
+            self.after -= 1
+            self.is_over = self.after <= 0
+        return self.is_over
+
+
+@dataclass(slots=True)
 class FaultyStore:
     """A store whose requests fail as told."""
 
     inner: Store
     random: random.Random
     fault: str | None = None
-    kill_at: int | None = None
+    death: Death = field(default_factory=Death)
     chance: float = 0.0
     truncated: Counter[str] = field(default_factory=Counter)
-    is_dead: bool = False
     url: str = ""
     notes: tuple[str, ...] = ()
 
     def _strike(self, *, is_write: bool) -> str | None:
         """Returns what happens to this request: None, or lost (done, and told as failed)."""
-        if self.is_dead:
+        if self.death.is_over:
             raise Killed
-        if self.kill_at is not None:
-            self.kill_at -= 1
-            if self.kill_at <= 0:
-                self.is_dead = True
-                return "die"
+        if self.death.is_now():
+            return "die"
         if self.random.random() < self.chance:
             if self.fault == "server_errors":
                 raise StoreFailed("HTTP 503")

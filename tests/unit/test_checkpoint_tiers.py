@@ -15,7 +15,7 @@ from plait.spec.job import Checkpoint
 from plait.spec.job import LocalTier as LocalTierSpec
 from plait.train.checkpoint.arena import Arena
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
-from plait.train.checkpoint.commit import Lineage, Writer
+from plait.train.checkpoint.commit import Ancestor, Lineage, Writer
 from plait.train.checkpoint.copies import (
     PeerHasNewer,
     PeerRefused,
@@ -103,16 +103,28 @@ def test_an_automatic_interval_follows_what_was_measured() -> None:
 
 def test_what_was_before_counts_up_to_the_step_that_was_gone_on_from() -> None:
     one, two, three = Writer(1, "a"), Writer(2, "b"), Writer(3, "c")
-    lineage = Lineage(writer=three, before=(two, one), base_step=50)
+    lineage = Lineage(writer=three, before=Lineage(writer=two, before=(Ancestor(one, 50),)).heirs(50))
     assert lineage.counts(three, 99)
     assert lineage.counts(two, 50)
     assert not lineage.counts(two, 51)
     assert not lineage.counts(Writer(2, "zombie"), 10)
     assert lineage.counts_by_generation(1, 50)
     assert not lineage.counts_by_generation(4, 1)
-    assert not Lineage(writer=three, before=(two,), base_step=None).counts(two, 0)
-    assert Lineage(writer=three, before=tuple(Writer(n, "") for n in range(40)), base_step=1).heirs()[0] == three
-    assert len(Lineage(writer=three, before=tuple(Writer(n, "") for n in range(40)), base_step=1).heirs()) == 16
+    assert lineage.heirs(None) == ()
+    long = Lineage(writer=three, before=tuple(Ancestor(Writer(n, ""), 1) for n in range(40)))
+    assert long.heirs(7)[:2] == (Ancestor(three, 7), Ancestor(Writer(0, ""), 1))
+    assert len(long.heirs(7)) == 16
+
+
+def test_what_a_writer_saved_beyond_its_successor_never_counts_again() -> None:
+    """Its successor went on from 10; that later ones have come as far as 30 does not bring back what it had of 20."""
+    one, two, three = Writer(1, "a"), Writer(2, "b"), Writer(3, "c")
+    second = Lineage(writer=two, before=Lineage(writer=one).heirs(10))
+    third = Lineage(writer=three, before=second.heirs(30))
+    assert third.counts(one, 10)
+    assert third.counts(two, 30)
+    assert not third.counts(one, 20)
+    assert not third.counts_by_generation(1, 20)
 
 
 # The local tier
@@ -177,7 +189,7 @@ def test_the_newest_is_taken_and_of_one_step_the_nearest(node: Node) -> None:
     assert node.load()[0] == 20
     for step in (30, 40):
         node.save_here(step)
-    assert [name.step for name in node.local.counting(node.store, node.store.names())] == [40, 30]
+    assert [name.step for name in node.local.counting(node.store.lineage(), node.store.names())] == [40, 30]
     assert node.store.verify(node.store.names()[0]) is None
 
 

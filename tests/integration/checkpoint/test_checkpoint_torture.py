@@ -16,7 +16,8 @@ def torture(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     before = set(sys.modules)
     yield importlib.import_module("torture")
-    for name in set(sys.modules) - before & {"torture", "report", "object_server", "fault_proxy"}:
+    own = {path.stem for path in (Path(__file__).parents[3] / "benchmarks").glob("*.py")}
+    for name in (set(sys.modules) - before) & own:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -36,6 +37,28 @@ def test_files_go_through_the_same(torture: ModuleType, tmp_path: Path) -> None:
     torture.simulated(len(torture.FAULTS), 12, lambda n: FileStore(tmp_path / str(n)), verdicts, "files")
     assert verdicts.wrong == []
     assert verdicts.restores >= 5 * len(torture.FAULTS)
+
+
+def test_tiers_go_through_the_same(torture: ModuleType, tmp_path: Path) -> None:
+    verdicts = torture.Verdicts()
+    torture.tiered(len(torture.TIER_FAULTS), 5, lambda n: tmp_path / f"run{n}", verdicts)
+    assert verdicts.wrong == []
+    assert verdicts.flips == verdicts.flips_found > 0
+    assert set(verdicts.by_fault) == {f"tiers: {fault}" for fault in torture.TIER_FAULTS}
+
+
+def test_the_judge_sees_a_state_of_another_past(
+    torture: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its rule about the past that was gone on from, a node would come back with what its old disk has."""
+    from plait.train.checkpoint.commit import Lineage
+
+    monkeypatch.setattr(Lineage, "counts", lambda *_: True)
+    verdicts = torture.Verdicts()
+    with torture.holders() as nodes:
+        for seed in range(6):
+            torture.TieredRun(tmp_path / f"run{seed}", seed, "none", verdicts, nodes).go(lives=6)
+    assert any("not of the surviving history" in line for line in verdicts.wrong)
 
 
 def test_the_judge_sees_a_wrong_state(torture: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

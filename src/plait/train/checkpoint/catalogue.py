@@ -11,7 +11,7 @@ import xxhash
 
 from plait.train.checkpoint import commit as rules
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
-from plait.train.checkpoint.commit import CommitName, Lineage, SealName, Writer
+from plait.train.checkpoint.commit import Ancestor, CommitName, Lineage, SealName, Writer
 from plait.train.checkpoint.index import Index, decoded
 from plait.train.checkpoint.manifest import Manifest, Receipt, manifest_from, opened
 from plait.train.checkpoint.reading import Place, Take, read_into, read_verified
@@ -113,11 +113,15 @@ class Catalogue:
         newest = seals[-1]
         try:
             body = opened(self.again(lambda: self.store.get(newest.key)), newest.key)
-            before = tuple(Writer(int(generation), str(owner)) for generation, owner in body.get("before", ()))
+            before = tuple(
+                Ancestor(Writer(int(generation), str(owner)), int(last[0]))
+                for generation, owner, *last in body.get("before", ())
+                if last  # a seal of an earlier version does not tell how far each of them counts
+            )
         except UNREADABLE as error:
             _log.warning("%s; of former writers only what is in the store counts", error)
             before = ()
-        return Lineage(writer=newest.writer, before=before, base_step=newest.base_step)
+        return Lineage(writer=newest.writer, before=before)
 
     def manifest(self, name: CommitName) -> Manifest:
         """Returns the manifest of a checkpoint.

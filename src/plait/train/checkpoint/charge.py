@@ -144,12 +144,15 @@ class Charge:
             PlaitError: It reached none of the tiers.
         """
         with self.lock:
-            record = self.segment.record(slot)
+            record, tiers = self.segment.record(slot), set(tiers)
             if record is None:
                 return {"kind": "failed", "error": f"slot {slot} holds no whole snapshot", "is_fenced": False}
             claim = self.claim or self._claimed()
+            if self.local is not None or tiers != {STORE}:
+                # What another run may go on from must not give way to this one's, though the disk and the peers let it.
+                self.repository.check(claim, insists=False)
             started_s, cpu_s = time.monotonic(), time.process_time()
-            reached, faults = self._brought(claim, slot, record, metric, set(tiers))
+            reached, faults = self._brought(claim, slot, record, metric, tiers)
             if faults and not reached:
                 raise faults[0]
             fault, self.uploads.fault = self.uploads.fault, None
@@ -197,8 +200,8 @@ class Charge:
         local, claim = self.local, self.claim
         assert local is not None
         assert claim is not None
-        local.upload(step, self.repository, claim, metric)
-        self.durable[STORE] = (claim.writer.generation, step)
+        sent = local.upload(step, self.repository, claim, metric)
+        self.durable[STORE] = (claim.writer.generation, sent)
 
     def _send_copy(self, claim: Claim, slot: int) -> None:
         """Sends a snapshot to the first peer that takes it.
@@ -240,6 +243,10 @@ class Charge:
             else:
                 self.persist(slot, None, {STORE})
             self.uploads.wait()
+            if self.uploads.fault is not None and not self.uploads.fault.is_fenced and self.claim is not None:
+                # What came from the disk did not arrive; the memory is still whole.
+                _save(self.repository, self.claim, self.segment, slot, None)
+                self.durable[STORE], self.uploads.fault = wanted, None
         except FAULTS as error:
             _log.warning("the last snapshot of %s, of step %d, was not saved: %s", self.member, record.step, error)
             return

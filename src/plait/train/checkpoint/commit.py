@@ -55,34 +55,42 @@ class SealName:
         return f"seals/{self.writer.generation:08d}-{self.writer.owner}-{base}.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A former writer, and up to which step of what it saved a later one has gone on."""
+
+    writer: Writer
+    last_step: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
     """Whose states count that are not in the store: snapshots in memory, checkpoints on a node's disk.
 
     Attributes:
         writer: Who writes now; whatever it has saved counts.
-        before: Who wrote before, latest first; of theirs counts what is not above ``base_step``.
-        base_step: The step that the present writer went on from, None where it began anew.
+        before: Who wrote before, latest first. Each has its own last step: what a writer saved beyond the step that
+            its successor went on from is of another past, however far that successor came.
     """
 
     writer: Writer
-    before: tuple[Writer, ...] = ()
-    base_step: int | None = None
+    before: tuple[Ancestor, ...] = ()
 
     def counts(self, writer: Writer, step: int) -> bool:
         """Returns whether what a writer has saved of a step is of the past that the run goes on from."""
-        return self.counts_by_generation(writer.generation, step) and writer in {self.writer, *self.before}
+        return writer == self.writer or any(step <= one.last_step for one in self.before if one.writer == writer)
 
     def counts_by_generation(self, generation: int, step: int) -> bool:
         """The same of what tells only the generation of its writer."""
-        if generation == self.writer.generation:
-            return True
-        is_before = generation in {writer.generation for writer in self.before}
-        return is_before and self.base_step is not None and step <= self.base_step
+        limits = [one.last_step for one in self.before if one.writer.generation == generation]
+        return generation == self.writer.generation or (bool(limits) and step <= min(limits))
 
-    def heirs(self) -> tuple[Writer, ...]:
-        """Returns who wrote before the next writer."""
-        return (self.writer, *self.before)[:_MOST_BEFORE]
+    def heirs(self, base_step: int | None) -> tuple[Ancestor, ...]:
+        """Returns who wrote before the next writer, which goes on from ``base_step``, None if it begins anew."""
+        if base_step is None:
+            return ()
+        former = (Ancestor(one.writer, min(one.last_step, base_step)) for one in self.before)
+        return (Ancestor(self.writer, base_step), *former)[:_MOST_BEFORE]
 
 
 _MOST_BEFORE = 16

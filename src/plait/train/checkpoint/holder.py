@@ -7,6 +7,7 @@ stays until then. A copy of an older generation never replaces a newer one. It n
 
 import argparse
 import base64
+import contextlib
 import hmac
 import logging
 import secrets
@@ -54,15 +55,33 @@ class Held:
     """The copy of one member's snapshot."""
 
     segment: Segment
-    table: BlockTable | None = None
-    """Hashes of the newest whole slot."""
+    tables: list[BlockTable | None] = field(default_factory=lambda: [None] * _SLOTS)
+    """Hashes of what each slot holds."""
     renewed_s: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    """For moments: what counts changes, or is looked at."""
+    coming: threading.Lock = field(default_factory=threading.Lock)
+    """One copy comes at a time."""
+    slots: tuple[threading.Lock, ...] = field(default_factory=lambda: tuple(threading.Lock() for _ in range(_SLOTS)))
+    """A slot is not written while it is sent; a sender that stands still keeps nobody from the copy that is whole."""
+
+    def close(self) -> None:
+        """Frees the memory once nobody uses it."""
+        with contextlib.ExitStack() as stack:
+            for lock in (self.coming, *self.slots, self.lock):
+                stack.enter_context(lock)
+            self.segment.close()
+
+    def has_room(self, index_bytes: int, data_bytes: int) -> bool:
+        """Whether a copy of this size fits."""
+        here = self.segment
+        return here.index_capacity_bytes >= index_bytes and here.data_capacity_bytes >= data_bytes
 
     def newest(self) -> tuple[int, SlotRecord] | None:
         """Returns the slot that holds a whole copy, and what it holds."""
-        slot = self.segment.newest()
-        record = self.segment.record(slot) if slot is not None else None
+        with self.lock:
+            slot = self.segment.newest()
+            record = self.segment.record(slot) if slot is not None else None
         return (slot, record) if slot is not None and record is not None else None
 
 
@@ -105,6 +124,8 @@ class Holder:
         self._memory = memory
         self._held: dict[Owner, Held] = {}
         self._lock = threading.Lock()
+        self._making = threading.Lock()
+        """One new memory at a time, so that what is free is known."""
         self._clients = 0
         self._useful_s = time.monotonic()
         self.ending = threading.Event()
@@ -130,17 +151,14 @@ class Holder:
     def _is_useless(self) -> bool:
         now_s = time.monotonic()
         with self._lock:
-            for owner in [o for o, held in self._held.items() if now_s - held.renewed_s > EXPIRY_S]:
-                self._forget(owner)
+            old = [owner for owner, held in self._held.items() if now_s - held.renewed_s > EXPIRY_S]
+            gone = [self._held.pop(owner) for owner in old]
             if self._held or self._clients:
                 self._useful_s = now_s
-            return now_s - self._useful_s > self._linger_s
-
-    def _forget(self, owner: Owner) -> None:
-        held = self._held.pop(owner, None)
-        if held is not None:
-            with held.lock:
-                held.segment.close()
+            is_useless = now_s - self._useful_s > self._linger_s
+        for held in gone:
+            held.close()
+        return is_useless
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -185,34 +203,47 @@ class Holder:
                 self._give(connection, (run, url, str(message["member"])), message)
             case "drop":
                 with self._lock:
-                    self._forget((run, url, str(message["member"])))
+                    gone = self._held.pop((run, url, str(message["member"])), None)
+                if gone is not None:
+                    gone.close()
                 send_line(connection, {"kind": "dropped"})
             case other:
                 raise PeerRefused(f"{other!r} is not understood here")
 
     def _keep(self, connection: socket.socket, owner: Owner, message: Mapping[str, Any]) -> None:
-        generation, step = int(message["generation"]), int(message["step"])
-        index_bytes, data_bytes = int(message["index_bytes"]), int(message["data_bytes"])
-        held = self._place(owner, generation, index_bytes, data_bytes, insists=bool(message["insists"]))
-        with held.lock:
+        held = self._place(owner, message)
+        with held.coming:
             found = held.newest()
             slot = 1 - found[0] if found is not None else 0
-            held.segment.begin(slot)
-            send_line(connection, {"kind": "send"})
-            index = bytearray(index_bytes)
-            receive_into(connection, memoryview(index))
-            hasher, data = BlockHasher(data_bytes), held.segment.data(slot)
-            for first in range(0, data_bytes, _CHUNK_BYTES):
-                part = data[first : min(first + _CHUNK_BYTES, data_bytes)]
-                receive_into(connection, part)
-                hasher.update(part)
-            trailer, table = receive_line(connection), hasher.table()
-            self._check(trailer, bytes(index), table)
-            held.segment.complete(slot, step=step, generation=generation, index=bytes(index), data_bytes=data_bytes)
-            if found is not None:
-                held.segment.begin(found[0])  # only the newest counts, whatever its generation and step
-            held.table, held.renewed_s = table, time.monotonic()
+            with held.slots[slot]:
+                self._receive(connection, held, slot, message)
         send_line(connection, {"kind": "kept"})
+
+    def _receive(self, connection: socket.socket, held: Held, slot: int, message: Mapping[str, Any]) -> None:
+        """Reads a copy into a slot; it counts, and the one before it does not, once all hashes agree."""
+        index_bytes, data_bytes = int(message["index_bytes"]), int(message["data_bytes"])
+        held.segment.begin(slot)
+        send_line(connection, {"kind": "send"})
+        index = bytearray(index_bytes)
+        receive_into(connection, memoryview(index))
+        hasher, data = BlockHasher(data_bytes), held.segment.data(slot)
+        for first in range(0, data_bytes, _CHUNK_BYTES):
+            part = data[first : min(first + _CHUNK_BYTES, data_bytes)]
+            receive_into(connection, part)
+            hasher.update(part)
+        trailer, table = receive_line(connection), hasher.table()
+        self._check(trailer, bytes(index), table)
+        with held.lock:
+            held.tables[slot] = table
+            held.segment.complete(
+                slot,
+                step=int(message["step"]),
+                generation=int(message["generation"]),
+                index=bytes(index),
+                data_bytes=data_bytes,
+            )
+            held.segment.begin(1 - slot)  # only the newest counts, whatever its generation and step
+            held.renewed_s = time.monotonic()
 
     @staticmethod
     def _check(trailer: Mapping[str, Any], index: bytes, table: BlockTable) -> None:
@@ -223,48 +254,68 @@ class Holder:
         if base64.b64decode(trailer["hashes"]) != table.hashes:
             raise PeerRefused("the data did not arrive as it was sent")
 
-    def _place(self, owner: Owner, generation: int, index_bytes: int, data_bytes: int, *, insists: bool) -> Held:
+    def _place(self, owner: Owner, message: Mapping[str, Any]) -> Held:
         """Returns where a copy is to lie: the memory of the former one where it fits."""
+        index_bytes, data_bytes = int(message["index_bytes"]), int(message["data_bytes"])
         with self._lock:
-            kin = {o: h for o, h in self._held.items() if o[:2] == owner[:2]}
-            newest = max((f[1].generation for h in kin.values() if (f := h.newest()) is not None), default=-1)
-            if newest > generation and not insists:
-                raise PeerHasNewer(f"a copy of generation {newest} is held, and this one is of generation {generation}")
-            for other, held in kin.items():  # of members that have led before
-                found = held.newest()
-                if other != owner and found is not None and found[1].generation != generation:
-                    self._forget(other)
-            held_now = self._held.get(owner)
-            if held_now is not None:
-                segment = held_now.segment
-                if segment.index_capacity_bytes >= index_bytes and segment.data_capacity_bytes >= data_bytes:
-                    return held_now
-                self._forget(owner)
+            gone = self._outdated(owner, int(message["generation"]), insists=bool(message["insists"]))
+            held = self._held.get(owner)
+            if held is not None and not held.has_room(index_bytes, data_bytes):
+                gone.append(self._held.pop(owner))
+                held = None
+        for one in gone:
+            one.close()
+        if held is not None:
+            return held
+        with self._making:
             needed = _SLOTS * (pages(index_bytes) + pages(data_bytes))
             free, total = self._memory()
             if free - needed < KEPT_FREE_RATIO * total:
                 raise PeerRefused(f"{needed} bytes for a copy would leave too little of the {free} bytes free here")
-            segment = Segment.create(
-                "plait-copy", num_slots=_SLOTS, index_bytes=2 * index_bytes + 65536, data_bytes=data_bytes
+            made = Held(
+                Segment.create(
+                    "plait-copy", num_slots=_SLOTS, index_bytes=2 * index_bytes + 65536, data_bytes=data_bytes
+                )
             )
-            self._held[owner] = Held(segment=segment)
-            return self._held[owner]
+        with self._lock:
+            former, self._held[owner] = self._held.get(owner), made
+        if former is not None:
+            former.close()
+        return made
+
+    def _outdated(self, owner: Owner, generation: int, *, insists: bool) -> list[Held]:
+        """Takes out and returns the copies of members that have led before.
+
+        Raises:
+            PeerHasNewer: There is one of a higher generation.
+        """
+        kin = {
+            o: found for o, held in self._held.items() if o[:2] == owner[:2] and (found := held.newest()) is not None
+        }
+        newest = max((record.generation for _, record in kin.values()), default=-1)
+        if newest > generation and not insists:
+            raise PeerHasNewer(f"a copy of generation {newest} is held, and this one is of generation {generation}")
+        old = [other for other, (_, record) in kin.items() if other != owner and record.generation != generation]
+        return [self._held.pop(other) for other in old]
 
     def _give(self, connection: socket.socket, owner: Owner, message: Mapping[str, Any]) -> None:
         with self._lock:
             held = self._held.get(owner)
         if held is None:
             raise PeerRefused("this copy is not held here any more")
-        with held.lock:
-            found = held.newest()
-            wanted = (int(message["generation"]), int(message["step"]))
-            if found is None or held.table is None or (found[1].generation, found[1].step) != wanted:
+        wanted = (int(message["generation"]), int(message["step"]))
+        found = held.newest()
+        if found is None or (found[1].generation, found[1].step) != wanted:
+            raise PeerRefused("another copy is held here meanwhile")
+        slot, record = found
+        with held.slots[slot]:
+            table = held.tables[slot]
+            if table is None or held.segment.record(slot) != record:
                 raise PeerRefused("another copy is held here meanwhile")
-            slot, record = found
             answer = {
                 "kind": "copy", "index_bytes": record.index_bytes, "index_hash": record.index_hash.hex(),
-                "data_bytes": record.data_bytes, "block_bytes": held.table.block_bytes,
-                "hashes": base64.b64encode(held.table.hashes).decode(),
+                "data_bytes": record.data_bytes, "block_bytes": table.block_bytes,
+                "hashes": base64.b64encode(table.hashes).decode(),
             }  # fmt: skip
             send_line(connection, answer)
             connection.sendall(held.segment.index(slot, record.index_bytes))

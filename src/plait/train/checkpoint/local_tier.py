@@ -14,7 +14,7 @@ from pathlib import Path
 
 from plait.train.checkpoint.catalogue import UNREADABLE, Catalogue
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
-from plait.train.checkpoint.commit import CommitName, Retention
+from plait.train.checkpoint.commit import CommitName, Lineage, Retention
 from plait.train.checkpoint.index import Index
 from plait.train.checkpoint.manifest import Receipt
 from plait.train.checkpoint.repository import Claim, Repository
@@ -41,9 +41,17 @@ class LocalTier:
         self.repository = Repository(self.store, retention=Retention(last=keep))
         self.claim: Claim | None = None
 
-    def counting(self, behind: Catalogue, names: Collection[CommitName]) -> list[CommitName]:
-        """Returns the checkpoints here that count, newest first, given the ``names`` that count in the store behind."""
-        lineage, known = behind.lineage(), set(names)
+    def counting(self, lineage: Lineage | None, names: Collection[CommitName]) -> list[CommitName]:
+        """Returns the checkpoints here that count, newest first.
+
+        Args:
+            lineage: Of the store behind.
+            names: What counts there.
+
+        Raises:
+            StoreFailed, StoreRefused: This disk cannot be read.
+        """
+        known = set(names)
         mine = [
             name
             for name in self.repository.commits()
@@ -54,7 +62,7 @@ class LocalTier:
     def adopt(self, claim: Claim, behind: Catalogue) -> None:
         """Begins to write under the store's claim; what does not count is removed."""
         counting = []
-        for name in self.counting(behind, behind.names()):
+        for name in self.counting(behind.lineage(), behind.names()):
             try:
                 self.repository.complete(name)
             except UNREADABLE:
@@ -63,15 +71,19 @@ class LocalTier:
         self.claim = self.repository.adopt(claim, counting)
 
     def upload(self, step: int, behind: Repository, claim: Claim, metric: float | None) -> int:
-        """Sends a checkpoint that lies here to the store behind; returns its bytes.
+        """Sends a checkpoint that lies here to the store behind; returns the step that was sent.
 
-        All is verified before anything is sent, and once more on the way.
+        All is verified before anything is sent, and once more on the way. Where the store is slower than this disk and
+        the step is gone meanwhile, the newest of this writer is sent instead.
 
         Raises:
             CheckpointDamaged: It is not as it was written; nothing is committed.
             CheckpointFenced: Another writer has claimed.
         """
         assert self.claim is not None
+        own = [name.step for name in self.repository.commits() if name.writer == self.claim.writer]
+        if step not in own and own and max(own) > step:
+            step, metric = max(own), None
         name = CommitName(self.claim.writer, step)
         manifest = self.repository.complete(name)
         if fault := self.repository.verify(name):
@@ -82,7 +94,7 @@ class LocalTier:
         ]
         behind.commit(claim, step, prefix, receipts, metric=metric, written_s=time.time())
         behind.retain(claim)
-        return sum(receipt.data_bytes for receipt in receipts)
+        return step
 
     def _sent(self, receipt: Receipt, index: Index, behind: Repository, prefix: str) -> Receipt:
         try:

@@ -14,8 +14,14 @@ FORMAT = 2
 
 def sealed(body: dict[str, Any]) -> bytes:
     """Returns a document with its hash."""
-    text = json.dumps(body, separators=(",", ":"), sort_keys=True)
-    return f'{{"xxh3_128":"{xxhash.xxh3_128_hexdigest(text.encode())}","body":{text}}}'.encode()
+    return _around(json.dumps(body, separators=(",", ":"), sort_keys=True).encode())
+
+
+def _around(text: bytes) -> bytes:
+    return b'{"xxh3_128":"%b","body":%b}' % (xxhash.xxh3_128_hexdigest(text).encode(), text)
+
+
+_BODY_AT = len(_around(b"")) - 1
 
 
 def opened(data: bytes, what: str) -> dict[str, Any]:
@@ -24,10 +30,8 @@ def opened(data: bytes, what: str) -> dict[str, Any]:
     Raises:
         CheckpointDamaged: It is not what :func:`sealed` has written.
     """
-    head, tail = b'{"xxh3_128":"', b'","body":'
-    text = data[len(head) + 32 + len(tail) : -1]
-    digest = data[len(head) : len(head) + 32].decode("ascii", errors="replace")
-    if not (data.startswith(head) and data.endswith(b"}") and digest == xxhash.xxh3_128_hexdigest(text)):
+    text = data[_BODY_AT:-1]
+    if data != _around(text):
         raise CheckpointDamaged(f"{what} does not agree with its own hash")
     body: dict[str, Any] = json.loads(text)
     if body.get("format") != FORMAT:

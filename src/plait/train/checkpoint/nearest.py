@@ -14,10 +14,12 @@ from plait.train.checkpoint.local_tier import LocalTier
 from plait.train.checkpoint.peers import Peers
 from plait.train.checkpoint.restore import Filling, read_state, snapshot_state, state_of
 from plait.train.checkpoint.segment import Segment
+from plait.train.checkpoint.stores import StoreFailed, StoreRefused
 
 _log = logging.getLogger("plait")
 
 MEMORY, DISK, PEER, STORE = "shared memory", "the local tier", "the copy on", "the store"
+_NO_STEP = -1
 _NEARNESS = (MEMORY, DISK, PEER, STORE)
 
 
@@ -46,7 +48,9 @@ def reason(chosen: Candidate, candidates: Sequence[Candidate]) -> str:
     newest: dict[str, int] = {}
     for one in best_first(candidates):
         newest.setdefault(one.where if one.tier == PEER else one.tier, one.step)
-    told = ", ".join(f"{where} has step {step}" for where, step in newest.items())
+    told = ", ".join(
+        f"{where} has step {step}" if step != _NO_STEP else f"{where} cannot be read" for where, step in newest.items()
+    )
     equal = sum(one.step == chosen.step for one in candidates) > 1
     return f"the nearest of the newest: {told}" if equal else f"the newest: {told}"
 
@@ -71,21 +75,41 @@ def in_memory(segments: Sequence[Segment], lineage: Lineage | None) -> list[Cand
     return found
 
 
-def on_disk(tier: LocalTier | None, behind: Catalogue, names: Sequence[CommitName]) -> list[Candidate]:
-    """Returns the checkpoints of a local tier that count."""
+def on_disk(tier: LocalTier | None, lineage: Lineage | None, names: Sequence[CommitName]) -> list[Candidate]:
+    """Returns the checkpoints of a local tier that count; a disk that fails is one whose checkpoints are damaged."""
     if tier is None:
         return []
 
     def read(into: Any, name: CommitName) -> Any:
-        return read_state(tier.repository, tier.repository.complete(name), into=into)
+        try:
+            return read_state(tier.repository, tier.repository.complete(name), into=into)
+        except (StoreFailed, StoreRefused) as error:
+            raise CheckpointDamaged(str(error)) from error
 
+    try:
+        counting = tier.counting(lineage, names)
+    except (StoreFailed, StoreRefused) as error:
+        if lineage is not None:  # somebody has written, perhaps here alone
+            return [_unreadable(tier, error)]
+        _log.warning("the local tier %s cannot be read: %s", tier.store.directory, error)
+        return []
     return [
         Candidate(
             name.step, DISK, f"checkpoint {name.key} of the local tier {tier.store.directory}", (DISK, name),
             partial(read, name=name),
         )
-        for name in tier.counting(behind, names)
+        for name in counting
     ]  # fmt: skip
+
+
+def _unreadable(tier: LocalTier, error: Exception) -> Candidate:
+    """Returns what stands last: where nothing else can be gone on from, a run must not begin anew for that."""
+
+    def read(into: Any) -> Any:
+        del into
+        raise CheckpointDamaged(f"it cannot be read: {error}")
+
+    return Candidate(_NO_STEP, DISK, f"the local tier {tier.store.directory}", (DISK, "unreadable"), read)
 
 
 def on_peers(peers: Peers | None, url: str, lineage: Lineage | None) -> list[Candidate]:
@@ -142,7 +166,8 @@ class Places:
     def durable(self) -> list[Candidate]:
         """Returns the checkpoints on the local disk and in the store."""
         names = self.repository.names()
-        return [*on_disk(self.local, self.repository, names), *in_store(self.repository, names)]
+        lineage = self.repository.lineage() if self.local is not None else None
+        return [*on_disk(self.local, lineage, names), *in_store(self.repository, names)]
 
 
 def load_nearest(places: Places, step: int | None = None, *, into: Any = None) -> LoadedCheckpoint | None:

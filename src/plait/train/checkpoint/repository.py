@@ -17,7 +17,7 @@ from plait.train.checkpoint.commit import CommitName, Retention, SealName, Write
 from plait.train.checkpoint.index import Index
 from plait.train.checkpoint.manifest import FORMAT, Manifest, Receipt, sealed
 from plait.train.checkpoint.retry import Backoff, RateCap
-from plait.train.checkpoint.stores import Buffer, ObjectExists, Store
+from plait.train.checkpoint.stores import Buffer, ObjectExists, Store, StoreFailed, StoreRefused
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Repository(Catalogue):
                 continue
             if not self.is_exclusive:
                 self._sleep(self._settle_s)
-            if self._is_fenced(writer):
+            if self._is_fenced(writer, self._keys("claims/")):
                 continue
             return self._sealed(writer, base_step, lists_newer=lists_newer)
         raise CheckpointFenced(f"{_CLAIM_ATTEMPTS} claims on {self.store.url} were overtaken by others")
@@ -139,7 +139,8 @@ class Repository(Catalogue):
         seen = tuple(rules.sealed_list(counting, base_step))
         seal = SealName(writer, base_step)
         past = self.lineage()
-        before = [[one.generation, one.owner] for one in past.heirs()] if past is not None else []
+        heirs = past.heirs(base_step) if past is not None else ()
+        before = [[one.writer.generation, one.writer.owner, one.last_step] for one in heirs]
         self._create(seal.key, sealed({"format": FORMAT, "seen": list(seen), "before": before}))
         return Claim(writer=writer, seen=seen)
 
@@ -163,13 +164,24 @@ class Repository(Catalogue):
             self._abandon(prefix)
         return Claim(writer=claim.writer, seen=seen)
 
-    def _is_fenced(self, writer: Writer) -> bool:
+    def _is_fenced(self, writer: Writer, keys: Sequence[str]) -> bool:
         mine = Writer(writer.generation, "") if self.is_exclusive else writer
-        return rules.is_fenced(mine, rules.claims_in(self._keys("claims/")))
+        return rules.is_fenced(mine, rules.claims_in(keys))
 
-    def check(self, claim: Claim) -> None:
-        """Raises :class:`CheckpointFenced` once another writer has claimed."""
-        if self._is_fenced(claim.writer):
+    def check(self, claim: Claim, *, insists: bool = True) -> None:
+        """Raises :class:`CheckpointFenced` once another writer has claimed.
+
+        Args:
+            claim: Of this writer.
+            insists: Whether a store that does not answer is asked again and fails; else it has nothing against it.
+        """
+        try:
+            keys = self._keys("claims/") if insists else [entry.key for entry in self.store.list("claims/")]
+        except (StoreFailed, StoreRefused):
+            if insists:
+                raise
+            return
+        if self._is_fenced(claim.writer, keys):
             raise CheckpointFenced(
                 f"another run has taken over {self.store.url}; checkpoints of generation {claim.writer.generation} "
                 "no longer count"

@@ -239,7 +239,7 @@ class FileStore:
         with _told():
             start = self.directory / prefix.rpartition("/")[0]
             found = []
-            for folder, _, names in os.walk(start):
+            for folder, _, names in os.walk(start, onerror=_unless_missing):
                 for name in names:
                     path = Path(folder) / name
                     key = path.relative_to(self.directory).as_posix()
@@ -270,6 +270,12 @@ class FileStore:
                             (Path(folder) / name).unlink()
                             count += 1
         return count
+
+
+def _unless_missing(error: OSError) -> None:
+    """Raises what keeps a directory from being read: one that cannot be read is not an empty one."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _lives(pid: str) -> bool:
