@@ -24,13 +24,14 @@ import argparse
 import json
 import random
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 from statistics import median
 
 from agent_member import AgentMember
+from cause_results import CAUSES, Result, Undisturbed, compared, joined, read_back, table, told, written
 from fault_trial import MEMBERS, STEP_S, Fault, Outcome, Trial, fill_books
 from fleet import (
     TORCH_MODULES,
@@ -46,7 +47,6 @@ from fleet import (
 from links import Hosts, NoNamespaces
 from report import BenchmarkFailed, arguments, finish
 
-CAUSES = ("oom", "kill", "freeze", "notice", "agent", "node", "link", "flapping")
 NEED_HOSTS = {"node", "link", "flapping"}
 STAYS = {"oom"}
 """Causes after which the victim goes on as a member."""
@@ -57,29 +57,6 @@ PATIENCE_S = 180.0
 SAMPLE_MB = 10
 REFERENCES = 3
 """Runs without a fault whose losses tell how far runs lie apart anyway."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one trial showed."""
-
-    cause: str
-    outcome: Outcome
-    victim_code: int | None
-    is_bitwise: bool
-    has_changed: bool = False
-    known_s: float | None = None
-    loss: float | None = None
-    hash: str = ""
-
-    @property
-    def steps_lost(self) -> int:
-        return max(self.outcome.redone, self.outcome.skipped)
-
-    @property
-    def is_finished(self) -> bool:
-        found = self.outcome
-        return not (found.problem or found.unequal or found.lost or found.repeated)
 
 
 class CauseTrial(Trial):
@@ -145,19 +122,6 @@ class CauseTrial(Trial):
             signal_session(self.workers[self.victim], SIGCONT)
         elif self.cause == "link" and self._hosts is not None:
             self._hosts.plug(self.fault.victim)
-
-
-@dataclass
-class Undisturbed:
-    """Runs without a fault: the weights in fixed point, and the losses of the others."""
-
-    hash: str = ""
-    losses: list[float] = field(default_factory=list)
-
-    @property
-    def noise(self) -> float:
-        """How far the losses of the runs lie apart, as a ratio."""
-        return max(self.losses) / min(self.losses)
 
 
 def run_undisturbed(nursery: Nursery, directory: Path, ports: Ports, options: argparse.Namespace) -> Undisturbed:
@@ -232,6 +196,7 @@ def run_one(
     ends = [record.end for record in records if record.end is not None]
     return Result(
         cause,
+        turn,
         outcome,
         trial.workers[trial.victim].exit_code if trial.victim in trial.workers else None,
         trial.is_bitwise,
@@ -282,60 +247,30 @@ def _go_through(trial: CauseTrial, outcome: Outcome, fault_at_s: float) -> None:
     fill_books(trial, outcome)
 
 
-def table(results: list[Result]) -> None:
-    """Prints a line for each cause."""
-    heads = f"{'trials':>6s} {'finished':>8s} {'known after':>15s} {'downtime':>17s} {'steps lost':>10s}"
-    print(f"\n  {'':9s} {'':6s} {'':8s} {'median  worst':>15s} {'median  worst':>17s}\n  {'cause':9s} {heads}")
+def figures_of(results: list[Result], undisturbed: Undisturbed, heartbeat_timeout_s: float) -> dict[str, float | None]:
+    """Returns what all trials say together."""
+    figures: dict[str, float | None] = {
+        "trials": len(results),
+        "heartbeat_timeout_s": heartbeat_timeout_s,
+        "finished_share": sum(result.is_finished for result in results) / len(results),
+        "steps_lost_max": max(result.steps_lost for result in results),
+        **compared(results, undisturbed),
+    }
     for cause in CAUSES:
         mine = [result for result in results if result.cause == cause]
-        if not mine:
-            continue
+        times = [result.outcome.delay.since_fault_s for result in mine if result.outcome.delay]
         known = [result.known_s for result in mine if result.known_s is not None]
-        down = [result.outcome.delay.beyond_s for result in mine if result.outcome.delay]
-        cells = f"{_two(known):>15s} {_two(down):>17s} {max(r.steps_lost for r in mine):10d}"
-        print(f"  {cause:9s} {len(mine):6d} {sum(result.is_finished for result in mine):8d} {cells}")
+        figures[f"{cause}_trials"] = len(mine)
+        figures[f"{cause}_known_median_s"] = median(known) if known else None
+        figures[f"{cause}_new_step_median_s"] = median(times) if times else None
+    return figures
 
 
-def _two(seconds: list[float]) -> str:
-    return f"{median(seconds):.3f} {max(seconds):.3f} s" if seconds else "nobody left"
-
-
-def compared(results: list[Result], undisturbed: Undisturbed) -> dict[str, float | None]:
-    """Returns how the weights and the losses are to those of runs without a fault."""
-    exact = [result for result in results if result.is_bitwise and result.hash]
-    same = [result.hash == undisturbed.hash for result in exact if not result.has_changed]
-    changed = [result.hash == undisturbed.hash for result in exact if result.has_changed]
-    usual = median(undisturbed.losses)
-    losses = [result.loss / usual for result in results if not result.is_bitwise and result.loss is not None]
-    return {
-        "equal_share_same_members": sum(same) / len(same) if same else None,
-        "equal_share_changed": sum(changed) / len(changed) if changed else None,
-        "loss_over_undisturbed_max": max(losses, default=None),
-        "loss_over_undisturbed_min": min(losses, default=None),
-        "loss_noise": undisturbed.noise,
-    }
-
-
-def _told(result: Result) -> str:
-    found = result.outcome
-    after = "no new step" if found.delay is None else f"new step after {found.delay.since_fault_s:6.3f} s"
-    books = f"lost {found.lost} repeated {found.repeated} redone {found.redone} unequal {len(found.unequal)}"
-    mark = "" if result.is_finished else f"\n    PROBLEM {found.problem}"
-    whom = f"w{found.fault.victim}@{found.fault.step}"
-    mode = "fixed point" if result.is_bitwise else "as usual"
-    return f"  {result.cause:9s} {whom:7s} {mode:11s} {after}  {books}  victim's exit {result.victim_code}{mark}"
-
-
-def main() -> int:
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--per-cause", type=int, default=None, metavar="N", help="trials of each cause; 50")
-    parser.add_argument("--causes", nargs="+", choices=CAUSES, default=list(CAUSES), help="only these")
-    parser.add_argument("--heartbeat-timeout", type=float, default=1.0, metavar="S", help="silence that is death; 1")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no more rounds of trials after so long")
-    options = parser.parse_args()
+def run_all(options: argparse.Namespace, before: list[Result]) -> Iterator[Result | Undisturbed]:
+    """Yields runs without a fault, then the trials that are not there yet."""
     count = options.per_cause or (1 if options.quick else 50)
     end_s = time.monotonic() + (options.minutes * 60.0 if options.minutes is not None else float("inf"))
-    results: list[Result] = []
+    done = {(result.cause, result.turn) for result in before}
     with ExitStack() as stack:
         directory = stack.enter_context(clean_end())
         ports = Ports()
@@ -348,28 +283,36 @@ def main() -> int:
             except NoNamespaces as refusal:
                 print(f"without {', '.join(sorted(NEED_HOSTS))}: {refusal}")
                 causes = [cause for cause in causes if cause not in NEED_HOSTS]
-        undisturbed = run_undisturbed(nursery, directory, ports, options)
+        yield run_undisturbed(nursery, directory, ports, options)
         for turn in range(count):
             for cause in causes if time.monotonic() < end_s else ():
-                place = directory / f"{cause}{turn}"
-                result = run_one(nursery, place, ports, hosts, cause=cause, options=options, turn=turn)
-                results.append(result)
-                print(_told(result), flush=True)
+                if (cause, turn) not in done:
+                    place = directory / f"{cause}{turn}"
+                    yield run_one(nursery, place, ports, hosts, cause=cause, options=options, turn=turn)
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--per-cause", type=int, default=None, metavar="N", help="trials of each cause; 50")
+    parser.add_argument("--causes", nargs="*", choices=CAUSES, default=list(CAUSES), help="only these; none, to sum up")
+    parser.add_argument("--heartbeat-timeout", type=float, default=1.0, metavar="S", help="silence that is death; 1")
+    parser.add_argument("--minutes", type=float, default=None, help="begin no more rounds of trials after so long")
+    parser.add_argument("--trials", type=Path, help="file to which each trial is written; what it has is not run again")
+    parser.add_argument("--also", type=Path, nargs="+", default=[], help="such files of other runs, counted with these")
+    options = parser.parse_args()
+    files = [file for file in (options.trials, *options.also) if file is not None and file.exists()]
+    results, undisturbed = read_back(files)
+    for result in run_all(options, results) if options.causes else ():
+        if options.trials is not None:
+            with options.trials.open("a", encoding="utf-8") as file:
+                file.write(written(result))
+        if isinstance(result, Undisturbed):
+            undisturbed.append(result)
+        else:
+            results.append(result)
+            print(told(result), flush=True)
     table(results)
-    figures = {
-        "trials": len(results),
-        "heartbeat_timeout_s": options.heartbeat_timeout,
-        "finished_share": sum(result.is_finished for result in results) / len(results),
-        "steps_lost_max": max(result.steps_lost for result in results),
-        **compared(results, undisturbed),
-    }
-    for cause in CAUSES:
-        mine = [result for result in results if result.cause == cause]
-        times = [result.outcome.delay.since_fault_s for result in mine if result.outcome.delay]
-        known = [result.known_s for result in mine if result.known_s is not None]
-        figures[f"{cause}_trials"] = len(mine)
-        figures[f"{cause}_known_median_s"] = median(known) if known else None
-        figures[f"{cause}_new_step_median_s"] = median(times) if times else None
+    figures = figures_of(results, joined(undisturbed), options.heartbeat_timeout)
     reasons = {name: "not run here, or nobody left" for name, value in figures.items() if value is None}
     finish("recovery_by_cause", options.quick, figures, reasons, options.json)
     return 0 if all(result.is_finished for result in results) else 1
