@@ -24,7 +24,7 @@ WORLD = 4
 METHODS = ("adam", "onebit_adam")
 STEPS = 1500
 QUICK_STEPS = 200
-TIME_OUT_S = 600.0
+TIME_OUT_S = 3600.0
 
 
 def train(bed: Testbed, directory: Path, number: int, told: dict[str, str]) -> list[dict[str, Any]]:
