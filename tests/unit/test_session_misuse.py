@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 import plait
 from plait.errors import PlaitError
 from plait.spec.job import DevicePrecision, PrecisionPlan
+from plait.train import making
 from plait.train.session import Session
 
 DATA = TensorDataset(torch.randn(20, 3), torch.randn(20, 1))
@@ -226,3 +228,12 @@ def test_a_shorter_run_by_steps_and_what_the_observers_are_told(tmp_path: Path) 
     assert [f.samples for f in facts] == [8, 8, 4, 8]
     assert all(f.total_steps == 4 and f.loss is not None and f.loss > 0.0 for f in facts)
     assert [dict(f.counts) for f in facts] == [{"w0": n} for n in (8, 8, 4, 8)]
+
+
+def test_members_of_another_version_differ_first_in_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they send one another may have another form, and would only break exchange after exchange."""
+    mine = making.contract(MagicMock(), MagicMock(), 10, MagicMock())
+    monkeypatch.setattr(making, "__version__", "99.0")
+    theirs = making.contract(MagicMock(), MagicMock(), 10, MagicMock())
+    name, value = next(field for field, other in zip(theirs, mine, strict=True) if field != other)
+    assert (name, value) == ("Plait version", "99.0")

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
+from plait import __version__
 from plait.errors import PlaitError
 from plait.train.collectives.exchange import Exchange, SumExchange
 from plait.train.collectives.fixed import FixedExchange
@@ -95,6 +96,7 @@ def exchange_of(layout: FlatLayout, parameters: Sequence[nn.Parameter], plan: Da
 def contract(layout: FlatLayout, plan: DataPlan, total: int, settings: Settings) -> tuple[tuple[str, str], ...]:
     """Returns what has to be the same on all members, in words."""
     fields = {
+        "Plait version": __version__,  # first: what another version tells may have other fields
         "torch version": torch.__version__.partition("+")[0],
         "parameters": f"{len(layout.names)} tensors, {layout.digest()}",
         "gradient layout": f"{len(layout.stretches)} stretches of at most {settings.bucket_bytes} bytes",
