@@ -172,3 +172,73 @@ def test_an_early_update_is_that_of_the_step_and_is_not_made_twice() -> None:
             if step == 0:
                 optimizer.freeze()
         assert all(torch.equal(a, b) for a, b in zip(plain, early, strict=True))
+
+
+def test_momenta_move_into_one_run_and_stay_the_state() -> None:
+    params = parameters()
+    optimizer = OneBitAdam(params, freeze=1)
+    give(params, 0)
+    optimizer.step()
+    optimizer.freeze()
+    expected = torch.cat([optimizer.momentum_of(p).reshape(-1) for p in params])
+    run = optimizer.momentum_run(params)
+    assert torch.equal(run, expected)
+    assert optimizer.momentum_run(params) is run
+    give(params, 1)
+    sent = torch.cat([p.grad.reshape(-1) for p in params if p.grad is not None])
+    optimizer.step()
+    assert torch.equal(run, sent)
+    assert torch.equal(torch.cat([optimizer.state[p]["exp_avg"].reshape(-1) for p in params]), sent)
+
+
+def test_a_loaded_state_moves_into_a_run_of_its_own() -> None:
+    params = parameters()
+    optimizer = OneBitAdam(params, freeze=1)
+    give(params, 0)
+    optimizer.step()
+    optimizer.freeze()
+    saved = copy.deepcopy(optimizer.state_dict())
+    old = optimizer.momentum_run(params)
+    give(params, 1)
+    optimizer.step()
+    optimizer.load_state_dict(saved)
+    run = optimizer.momentum_run(params)
+    assert run is not old
+    assert torch.equal(run, torch.cat([saved["state"][i]["exp_avg"].reshape(-1) for i in range(len(params))]))
+
+
+def test_parameters_that_are_dealt_anew_move_on_to_the_other_run() -> None:
+    params = parameters()
+    optimizer = OneBitAdam(params, freeze=1)
+    give(params, 0)
+    optimizer.step()
+    whole = optimizer.momentum_run(params).clone()
+    backwards = optimizer.momentum_run(params[::-1])
+    assert torch.equal(backwards, torch.cat([whole[12:], whole[:12]]))
+    alone = optimizer.momentum_run(params[1:])
+    alone.zero_()
+    assert not bool(optimizer.momentum_of(params[1]).any())
+    assert torch.equal(optimizer.momentum_run(params)[:12], whole[:12])
+
+
+def test_a_run_in_the_order_of_memory_is_that_of_ddps_buckets() -> None:
+    weight = nn.Parameter(torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last))
+    optimizer = OneBitAdam([weight], freeze=1)
+    weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    momentum = optimizer.momentum_of(weight).clone()
+    assert torch.equal(optimizer.momentum_run([weight]), momentum.reshape(-1))
+    run = optimizer.momentum_run([weight], in_memory_order=True)
+    assert torch.equal(run, momentum.permute(0, 2, 3, 1).reshape(-1))
+    assert torch.equal(optimizer.momentum_of(weight), momentum)
+
+
+def test_momenta_of_another_type_are_copied() -> None:
+    weight = nn.Parameter(torch.randn(3, 4, dtype=torch.bfloat16))
+    optimizer = OneBitAdam([weight], freeze=1)
+    weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    run = optimizer.momentum_run([weight])
+    assert run.dtype == torch.float32
+    assert torch.equal(run, optimizer.momentum_of(weight).float().reshape(-1))
+    assert optimizer.momentum_of(weight).dtype == torch.bfloat16

@@ -26,7 +26,7 @@ from plait.errors import PlaitError
 from plait.train.collectives.mesh import Mesh, MeshSum
 from plait.train.collectives.mesh_builder import MeshBuilder
 from plait.train.collectives.mover import Mover
-from plait.train.collectives.planned import Debt, PlannedSum
+from plait.train.collectives.planned import Debt, MomentumShare, PlannedSum
 from plait.train.collectives.routes import Routes
 from plait.train.collectives.travel import TimedBackEnd
 from plait.train.comm.quiet import QuietMeasuring
@@ -166,7 +166,14 @@ class GlooGroup:
 
         return QuietMeasuring(connect, self.routes.names, codecs, plain)
 
-    def planned(self, values: Tensor, message: MessageLayout, codec: Codec, debt: Debt | None = None) -> PlannedSum:
+    def planned(
+        self,
+        values: Tensor,
+        message: MessageLayout,
+        codec: Codec,
+        debt: Debt | None = None,
+        momentum: MomentumShare | None = None,
+    ) -> PlannedSum:
         """Starts a sum over all members by the plan of this generation; see :class:`PlannedSum`.
 
         A thread moves it on while the caller computes; who waits for it calls :meth:`rest` before.
@@ -178,7 +185,7 @@ class GlooGroup:
         if mesh is None:
             raise PlaitError(f"a group of {self.size} members has no direct connections, which compression needs")
         route = self.routes.of(message, codec)
-        work = mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt))
+        work = mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, momentum=momentum))
         if self._mover is None:
             self._mover = Mover(mesh)
         self._mover.go()

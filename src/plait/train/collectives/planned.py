@@ -46,6 +46,25 @@ class Debt:
         self.owed, self.next = self.next, self.owed
 
 
+@dataclass(frozen=True, slots=True)
+class MomentumShare:
+    """Says that the values are gradients, and what is summed a member's part of the next momentum.
+
+    That is ``weight * beta * state + gradient_weight * (1 - beta) * values``; it is made while it is encoded.
+
+    Attributes:
+        state: The last momentum, fp32 and as long as the values; all members hold the same one.
+        beta: Its decay.
+        weight: This member's part of the step; all members' add up to 1.
+        gradient_weight: What its gradients are multiplied by to be its part of their mean.
+    """
+
+    state: Tensor
+    beta: float
+    weight: float
+    gradient_weight: float
+
+
 @dataclass(slots=True)
 class StageTimes:
     """Where the time of exchanges went.
@@ -108,16 +127,21 @@ class PlanRun:
         route: Route,
         *,
         debt: Debt | None = None,
+        momentum: MomentumShare | None = None,
         times: StageTimes | None = None,
         first_tag: int = 0,
     ) -> None:
-        """``ranks`` are those of the plan's members in the mesh; the result replaces ``values`` (fp32, one run)."""
+        """``ranks`` are those of the plan's members in the mesh; the result replaces ``values`` (fp32, one run).
+
+        Where ``momentum`` is given, ``debt`` is, too.
+        """
         self._work = work
         self._ranks = tuple(ranks)
         self._me = self._ranks.index(work.mesh.rank)
         self._values = values
         self._route = route
         self._debt = debt
+        self._momentum = momentum
         self._times = times or StageTimes()
         self._first_tag = first_tag
         trees = route.plan.trees
@@ -184,20 +208,32 @@ class PlanRun:
         heard, knot.heard, knot.children = knot.heard, {}, ()
         data: Tensor | None = None
         if all(heard.values()):
-            total = self._total(number, heard)
-            data = self._packed(number, total, is_coded=coded)
+            if coded and not heard and self._momentum is not None:
+                data = self._packed_momentum(number, self._momentum)
+            else:
+                data = self._packed(number, self._total(number, heard), is_coded=coded)
         if is_root:
             self._put(number, data)
         else:
             self._send(parent, 2 * number, data)
 
     def _total(self, number: int, heard: dict[int, bytearray]) -> Tensor:
+        """Returns the sum of this member's values and of what it has heard.
+
+        It lies where this exchange's losses will, if anywhere: each value is read before its loss is written.
+        """
         tree = self._route.plan.trees[number]
         own = self._values[tree.first : tree.end]
-        if not heard:
+        if not heard and self._momentum is None:
             return own
         start_s = time.perf_counter()
-        total = own.clone()
+        total = torch.empty_like(own) if self._debt is None else self._debt.next[tree.first : tree.end]
+        if self._momentum is None:
+            total.copy_(own)
+        else:
+            share = self._momentum
+            torch.mul(share.state[tree.first : tree.end], share.beta * share.weight, out=total)
+            total.add_(own, alpha=(1.0 - share.beta) * share.gradient_weight)
         for sender in sorted(heard):  # whoever comes first, the bits are the same
             self._decode(number, heard[sender], total, is_coded=self._route.is_coded(number, sender), add=True)
         self._times.decode_s += time.perf_counter() - start_s
@@ -205,10 +241,7 @@ class PlanRun:
 
     def _packed(self, number: int, total: Tensor, *, is_coded: bool) -> Tensor | None:
         """Returns the message of a sum, what is owed included; ``None`` for one that holds an infinity or NaN."""
-        tree = self._route.plan.trees[number]
-        owed = left = None
-        if self._debt is not None:
-            owed, left = self._debt.owed[tree.first : tree.end], self._debt.next[tree.first : tree.end]
+        owed, left = self._owed_and_left(number)
         start_s = time.perf_counter()
         try:
             if not is_coded:
@@ -216,7 +249,7 @@ class PlanRun:
                     total = total + owed
                     left.zero_()
                 return total.contiguous().view(torch.uint8)
-            message = torch.empty(self._route.bytes[number], dtype=torch.uint8, device=total.device)
+            message = self._room(number)
             self._route.layouts[number].encode(self._route.codec, total, owed, left, message)
         except BadValues:
             return None
@@ -224,6 +257,43 @@ class PlanRun:
             return message
         finally:
             self._times.encode_s += time.perf_counter() - start_s
+
+    def _packed_momentum(self, number: int, share: MomentumShare) -> Tensor | None:
+        """Returns the message of this member's part of the momentum alone, made and encoded in one pass."""
+        tree = self._route.plan.trees[number]
+        owed, left = self._owed_and_left(number)
+        assert owed is not None
+        assert left is not None
+        message = self._room(number)
+        start_s = time.perf_counter()
+        try:
+            self._route.layouts[number].encode_momentum(
+                self._route.codec,
+                self._values[tree.first : tree.end],
+                share.state[tree.first : tree.end],
+                owed,
+                message,
+                new_error=left,
+                beta=share.beta,
+                weight=share.weight,
+                gradient_weight=share.gradient_weight,
+            )
+        except BadValues:
+            return None
+        finally:
+            self._times.encode_s += time.perf_counter() - start_s
+        return message
+
+    def _owed_and_left(self, number: int) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """Returns a tree's part of what is owed, and of what will be."""
+        if self._debt is None:
+            return None, None
+        tree = self._route.plan.trees[number]
+        return self._debt.owed[tree.first : tree.end], self._debt.next[tree.first : tree.end]
+
+    def _room(self, number: int) -> Tensor:
+        """Returns room for the message of an encoded sum."""
+        return torch.empty(self._route.bytes[number], dtype=torch.uint8, device=self._values.device)
 
     def _put(self, number: int, data: Tensor | bytearray | None) -> None:
         """Puts a result in place, and passes it on to those who get it from here."""
@@ -274,6 +344,7 @@ class PlannedSum(MeshWork):
         route: Route,
         *,
         debt: Debt | None = None,
+        momentum: MomentumShare | None = None,
         times: StageTimes | None = None,
     ) -> None:
         """``debt`` is committed by its owner, unless :attr:`is_poisoned`."""
@@ -282,7 +353,7 @@ class PlannedSum(MeshWork):
         self.size_bytes = values.nbytes
         self.begun_s = time.monotonic()
         self.over_s: float | None = None
-        self._run = PlanRun(self, ranks, values, route, debt=debt, times=times)
+        self._run = PlanRun(self, ranks, values, route, debt=debt, momentum=momentum, times=times)
 
     @property
     def is_poisoned(self) -> bool:

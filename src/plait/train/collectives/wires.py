@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from plait.errors import PlaitError
 from plait.train.collectives.gloo import GlooGroup
 from plait.train.collectives.layout import FlatLayout, Stretch
-from plait.train.collectives.planned import Debt, PlannedSum
+from plait.train.collectives.planned import Debt, MomentumShare, PlannedSum
 from plait.train.collectives.wire_protocol import Group
 from plait.train.compression import codec as codec_of
 from plait.train.compression import warm_up
@@ -117,12 +117,13 @@ class MomentumWire:
         if not (self.is_frozen or self._optimizer.sends_momentum):
             return () if group.size == 1 else (_coded(group, values, self._warm_up, message, None),)
         parameters = [self._parameters[index] for index in stretch.parameters]
-        self._optimizer.take_momenta(values, parameters, 1.0, share)
         if group.size == 1:
+            self._optimizer.take_momenta(values, parameters, 1.0, share)
             _pay(values, ledger.use(stretch, pays=True))
             return ()
+        momentum = MomentumShare(self._optimizer.momentum_run(parameters), self._optimizer.beta, share, 1.0)
         codec = self._settling if ledger.settles else self._frozen
-        return (_coded(group, values, codec, message, ledger.use(stretch, pays=ledger.settles)),)
+        return (_coded(group, values, codec, message, ledger.use(stretch, pays=ledger.settles), momentum=momentum),)
 
     def freeze(self) -> None:
         """From the next step on, momenta travel."""
@@ -145,7 +146,15 @@ def _layouts(layout: FlatLayout) -> dict[int, MessageLayout]:
     return {stretch.start: stretch_layout(layout, stretch) for stretch in layout.stretches}
 
 
-def _coded(group: Group, values: Tensor, codec: Codec, message: MessageLayout, debt: Debt | None) -> PlannedSum:
+def _coded(
+    group: Group,
+    values: Tensor,
+    codec: Codec,
+    message: MessageLayout,
+    debt: Debt | None,
+    *,
+    momentum: MomentumShare | None = None,
+) -> PlannedSum:
     if not isinstance(group, GlooGroup):
         raise PlaitError(f"a {type(group).__name__} has no direct connections, which compression needs")
-    return group.planned(values, message, codec, debt)
+    return group.planned(values, message, codec, debt, momentum)

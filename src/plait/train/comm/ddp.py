@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import GradBucket
 from plait.errors import PlaitError
 from plait.train.collectives.low_rank_sum import LowRankSum
 from plait.train.collectives.mesh import Mesh, MeshWork
-from plait.train.collectives.planned import Debt, PlannedSum, Route, StageTimes
+from plait.train.collectives.planned import Debt, MomentumShare, PlannedSum, Route, StageTimes
 from plait.train.comm.engine import CommEngine
 from plait.train.comm.planner import PLAIN
 from plait.train.compression import CODECS, warm_up
@@ -23,6 +23,7 @@ from plait.train.compression import codec as codec_of
 from plait.train.compression.low_rank import LowRank, low_rank_layout
 from plait.train.compression.message import MessageLayout, message_layout
 from plait.train.optimizers import OneBitAdam
+from plait.train.optimizers.one_bit_adam import memory_views
 from plait.words import did_you_mean
 
 AUTO = "auto"
@@ -187,15 +188,21 @@ class DdpExchange:
         def begin(mesh: Mesh, times: StageTimes) -> MeshWork:
             nonlocal values
             values = buffer if buffer.dtype == torch.float32 else buffer.float()
+            momentum = None
             if is_momentum:
                 assert self._optimizer is not None
-                self._optimizer.take_momenta(values, kept.parameters, part, part)
+                state = self._optimizer.momentum_run(kept.parameters, in_memory_order=True)
+                momentum = MomentumShare(state, self._optimizer.beta, part, part)
             else:
                 values.mul_(part)
             if name == LOW_RANK:
                 return self._begin_low_rank(mesh, values, kept, times)
             route, debt = self._route(kept, name), kept.debt
-            return mesh.start(lambda key, ranks: PlannedSum(mesh, key, ranks, values, route, debt=debt, times=times))
+            return mesh.start(
+                lambda key, ranks: PlannedSum(
+                    mesh, key, ranks, values, route, debt=debt, momentum=momentum, times=times
+                )
+            )
 
         def end(work: MeshWork) -> Tensor:
             assert isinstance(work, PlannedSum | LowRankSum)
@@ -204,12 +211,10 @@ class DdpExchange:
             if work.is_poisoned and is_momentum:
                 assert self._optimizer is not None
                 self.refused += 1
-                torch.cat([self._optimizer.momentum_of(p).reshape(-1) for p in kept.parameters], out=values)
+                values.copy_(self._optimizer.momentum_run(kept.parameters, in_memory_order=True))
             elif is_momentum and self._updates_early:
                 assert self._optimizer is not None
-                parts = values.split([p.numel() for p in kept.parameters])
-                views = [part.view(p.shape) for p, part in zip(kept.parameters, parts, strict=True)]
-                self._optimizer.update_early(kept.parameters, views)
+                self._optimizer.update_early(kept.parameters, memory_views(values, kept.parameters))
             return values if values is buffer else buffer.copy_(values)
 
         return self._engine.submit(begin, end, buffer.device)

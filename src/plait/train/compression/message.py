@@ -87,6 +87,7 @@ class MessageLayout:
         new_error: Tensor,
         beta: float,
         weight: float,
+        gradient_weight: float | None = None,
     ) -> None:
         """Writes ``weight * (beta * m + (1 - beta) * g) + e`` as :meth:`Sign1.encode_momentum` does.
 
@@ -99,9 +100,9 @@ class MessageLayout:
             of_run = _codec_of(run, codec)
             g, m, e, left = (each[run.start : run.end] for each in (gradient, state, error, new_error))
             if isinstance(of_run, Sign1):
-                of_run.encode_momentum(g, m, e, left, part, beta=beta, weight=weight)
+                of_run.encode_momentum(g, m, e, left, part, beta=beta, weight=weight, gradient_weight=gradient_weight)
             else:
-                kept, fresh = (float(factor) for factor in momentum_factors(beta, weight))
+                kept, fresh = (float(factor) for factor in momentum_factors(beta, weight, gradient_weight))
                 left.copy_((m * kept + g * fresh) + e)
                 of_run.encode(left, None, left, part)
 

@@ -37,9 +37,13 @@ def sign1_bytes(count: int) -> int:
     return 4 * num_blocks(count) + -(-count // 8)
 
 
-def momentum_factors(beta: float, weight: float) -> tuple[np.float32, np.float32]:
-    """Returns the factors of the last momentum and of the gradient; see :func:`momentum`."""
-    return np.float32(weight * beta), np.float32(weight * (1.0 - beta))
+def momentum_factors(beta: float, weight: float, gradient_weight: float | None = None) -> tuple[np.float32, np.float32]:
+    """Returns the factors of the last momentum and of the gradient; see :func:`momentum`.
+
+    ``gradient_weight`` is the weight of a gradient that is weighted already; ``None``: that of the momentum.
+    """
+    of_gradient = weight if gradient_weight is None else gradient_weight
+    return np.float32(weight * beta), np.float32(of_gradient * (1.0 - beta))
 
 
 def momentum(gradient: Floats, state: Floats, error: Floats, beta: float, weight: float) -> Floats:

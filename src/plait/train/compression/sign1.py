@@ -50,6 +50,7 @@ class Sign1:
         *,
         beta: float,
         weight: float,
+        gradient_weight: float | None = None,
     ) -> None:
         """Writes what a worker sends in 1-bit Adam, ``weight * (beta * m + (1 - beta) * g) + e``, in one pass.
 
@@ -64,12 +65,13 @@ class Sign1:
             out: uint8, of shape (``wire_bytes(n)``,).
             beta: The decay of the momentum.
             weight: This worker's share of the batch.
+            gradient_weight: What a gradient counts for that is weighted already; ``None``: ``weight``.
 
         Raises:
             BadValues: There is an infinity or NaN; see :meth:`encode`.
         """
         scales, bits = parts(out, len(gradient))
-        kept, fresh = momentum_factors(beta, weight)
+        kept, fresh = momentum_factors(beta, weight, gradient_weight)
         if gradient.device.type != "cpu":
             given = (gradient, state, error, new_error)
             _check(graphics_kernels().sign1_momentum(*given, (float(kept), float(fresh)), scales, bits))

@@ -5,8 +5,9 @@ is a hidden change of the learning rate), and what devices exchange is the momen
 place of the gradient, the new momentum itself, the same on all devices.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,29 @@ def raise_floor(variances: Sequence[Tensor]) -> None:
     overall = sum((float(variance.sum()) for variance in variances), 0.0) / max(num_values, 1)
     for variance in variances:
         variance.clamp_(min=ROOT_FLOOR_RATIO**2 * (float(variance.mean()) or overall))
+
+
+def memory_views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Returns each parameter's part of a run as DDP sees it: in the order of the parameter's own memory.
+
+    That is another one than that of its indices where a tensor is, say, ``channels_last``.
+    """
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    strides = [torch.empty_like(parameter, device="meta").stride() for parameter in parameters]
+    return [part.as_strided(p.shape, s) for part, p, s in zip(parts, parameters, strides, strict=True)]
+
+
+def _plain_views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
+
+
+class _MomentumRun(NamedTuple):
+    """Momenta that lie one after the other, and the views of them that are the optimizer's state."""
+
+    flat: Tensor
+    views: list[Tensor]
+    in_memory_order: bool
 
 
 class OneBitAdam(torch.optim.Optimizer):
@@ -64,6 +88,7 @@ class OneBitAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "freeze": freeze, "steps": 0, "frozen": False, "norm": 0.0})
         self._rooms: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._runs: dict[tuple[int, ...], _MomentumRun] = {}
         self._updated: set[int] = set()
         if len({group["betas"] for group in self.param_groups}) > 1:
             raise PlaitError("all parameter groups must have the same betas: their momenta travel together")
@@ -71,6 +96,7 @@ class OneBitAdam(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._rooms = {}
+        self._runs = {}
         self._updated = set()
 
     @property
@@ -106,6 +132,34 @@ class OneBitAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         momentum: Tensor = state["exp_avg"]
         return momentum
+
+    @torch.no_grad()
+    def momentum_run(self, parameters: Sequence[Tensor], *, in_memory_order: bool = False) -> Tensor:
+        """Returns the momenta of some parameters as one run of memory, where they lie from now on.
+
+        Args:
+            parameters: Of this optimizer; a parameter that is asked for among others moves on to their run.
+            in_memory_order: Whether values follow each other as in :func:`memory_views`; else as in contiguous tensors.
+
+        Returns:
+            fp32; a copy where the momenta are of another type.
+        """
+        ids = tuple(id(parameter) for parameter in parameters)
+        run = self._runs.get(ids)
+        momenta = [self.momentum_of(parameter) for parameter in parameters]
+        is_there = run is not None and all(map(operator.is_, run.views, momenta))
+        if run is not None and is_there and run.in_memory_order == in_memory_order:
+            return run.flat
+        flat = torch.empty(sum(m.numel() for m in momenta), device=momenta[0].device)
+        views = memory_views(flat, parameters) if in_memory_order else _plain_views(flat, parameters)
+        for view, momentum in zip(views, momenta, strict=True):
+            view.copy_(momentum)
+        if all(momentum.dtype == flat.dtype for momentum in momenta):
+            self._runs = {other: r for other, r in self._runs.items() if not set(other) & set(ids)}
+            self._runs[ids] = _MomentumRun(flat, views, in_memory_order)
+            for parameter, view in zip(parameters, views, strict=True):
+                self.state[parameter]["exp_avg"] = view
+        return flat
 
     @torch.no_grad()
     def take_momenta(self, gradients: Tensor, parameters: Sequence[Tensor], weight: float, share: float) -> None:
