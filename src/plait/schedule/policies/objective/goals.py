@@ -32,15 +32,22 @@ class Goals:
     def rho_exponent(self) -> float:
         """``k``: claims grow with ``rho^k``; 0 without any fairness, ``MOST_RHO`` where it alone counts.
 
-        Beyond that, more does not help the worst-off: the one who is furthest behind then displaces too many others.
+        It is small: a claim that grows takes devices from others in every round, also while nobody would be late.
         """
-        against = self.fairness + self.throughput
-        return MOST_RHO * self.fairness / against if against > 0 else 0.0
+        return MOST_RHO * self._fair_share
 
     @property
     def late_exponent(self) -> float:
         """The same for what rho exceeds three quarters by: whoever nears its fair finish goes up steeply."""
-        return 5.0 * self.rho_exponent
+        return 3.0 * self._fair_share
+
+    @property
+    def fair_exponent(self) -> float:
+        """How much a configuration counts less that would make its task late: cheap must not mean late.
+
+        Nobody else loses by that, so this may be stronger than the claims.
+        """
+        return 0.9 * self._fair_share
 
     @property
     def thrift_exponent(self) -> float:
@@ -50,12 +57,12 @@ class Goals:
     @property
     def price_weight(self) -> float:
         """``mu``: how much of a task's progress an hour of a device of average price is worth."""
-        return 0.28 * self._cost_share
+        return 0.22 * self._cost_share
 
     @property
     def project_exponent(self) -> float:
         """How much the recent use of a project counts against the claims of its tasks."""
-        return min(1.0, 2.0 * self.rho_exponent)
+        return min(1.0, 1.2 * self._fair_share)
 
     @property
     def deadline_exponent(self) -> float:
@@ -64,12 +71,17 @@ class Goals:
         return 1.0 + 4.0 * (self.deadline / total if total > 0 else 0.0)
 
     @property
+    def _fair_share(self) -> float:
+        against = self.fairness + self.throughput
+        return self.fairness / against if against > 0 else 0.0
+
+    @property
     def _cost_share(self) -> float:
         total = self.fairness + self.throughput + self.cost
         return self.cost / total if total > 0 else 0.0
 
 
-MOST_RHO: Final = 0.6
+MOST_RHO: Final = 0.15
 LITTLE_THRIFT: Final = 0.05
 """Even where cost has no weight, the cheaper of two equals is taken."""
 

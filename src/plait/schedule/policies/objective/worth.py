@@ -2,12 +2,13 @@
 
 ``value = claim * progress * thrift * fair * start * stay``, with
 
-- ``claim``: weight * (left at best)^-alpha * rho^k * (rho / 0.75)^(5 k) * deadline pressure. Short remaining work
-  goes first, and so does who falls behind its equal share; steeply from rho 0.75 to 1, where that still helps.
+- ``claim``: weight * (left at best)^-alpha * devices^gamma * rho^k * (rho / 0.75)^late * deadline pressure. Short
+  remaining work goes first; a gang a little more than one for one, for its end gives its devices to several others;
+  and so does who falls behind its equal share, steeply from rho 0.75 to 1, where that still helps.
 - ``progress``: ``g rate - mu price``, where ``g`` makes the best of all 1; so a task gives up a fast device, or the
   last of its devices, if the time it saves is not worth its price. A task of several sizes looks at the price more.
 - ``thrift``: (progress per price, over the best one)^lambda: what is saved by a cheaper device, whatever the task.
-- ``fair``: (0.9 / rho in this configuration)^k where that is below 1, over the best one: cheap must not mean late.
+- ``fair``: (0.85 / rho in this configuration)^f where that is below 1, over the best one: cheap must not mean late.
 - ``start``: to a change, rates count with the restart on top: the less work is left, the less a fast device gains.
 - ``stay``: more for the present configuration, for a change costs a restart and must pay back before the work ends.
 """
@@ -29,10 +30,13 @@ SHORT_FLOOR_S = 1800.0
 LEAST_LEFT_S = 1.0
 LATE_FROM, LATE_TO = 0.75, 1.0
 """Between these values of rho claims rise steeply. Who is late already has lost; others can still be kept from it."""
-FAIR_BELOW = 0.9
-STAY = 1.1
+FAIR_BELOW = 0.85
+"""A little below 1: how long others stay is not known, and who is late by little is late."""
+GANG_EXPONENT = 0.15
+STAY = 1.07
+"""Beyond what a restart costs: how many tasks there are, and so what is best, changes every few minutes."""
 RESTART_WEIGHT = 0.5
-ELASTIC_PRICE = 3.0
+ELASTIC_PRICE = 3.8
 """So many times as much counts the price to a task of several sizes: how many devices it takes is its choice."""
 HORIZON_S = 6000.0
 """A change is expected to hold this long at most: by then other tasks have come and gone."""
@@ -54,8 +58,8 @@ def worth_of(cluster: ClusterView, options: Options, standing: Standing, goals: 
     claims = _claims(cluster, options, standing, goals) * factors
     claims = claims / claims.mean() if len(claims) else claims
     values = claims[:, None] * progress[options.kinds]
-    if goals.rho_exponent > 0:
-        values *= _fair(options, standing) ** min(goals.rho_exponent, 1.0)
+    if goals.fair_exponent > 0:
+        values *= _fair(options, standing) ** goals.fair_exponent
     values *= _start(options, standing)
     runs = np.flatnonzero(options.present >= 0)
     values[runs, options.present[runs]] *= _stay(standing)[runs]
@@ -74,9 +78,8 @@ def _progress(options: Options, prices: Floats, goals: Goals) -> Floats:
     """Returns (kinds, columns), zero where a kind does not run so."""
     runs = options.rates > 0
     rates = np.where(runs, options.rates, 1.0)
-    fewest = np.where(options.gang_devices > 0, options.gang_devices, np.inf).min(axis=1, initial=np.inf)[:, None]
     weight = np.where(_is_elastic(options, runs)[:, None], ELASTIC_PRICE, 1.0)
-    mu = goals.price_weight * weight * np.sqrt(np.where(np.isfinite(fewest), fewest, 1.0))
+    mu = goals.price_weight * weight * np.sqrt(_fewest(options))[:, None]
     per_work = np.where(runs, (1.0 + mu * prices) / rates, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     net = np.where(runs, np.maximum(per_work * rates - mu * prices, 0.0), 0.0)
     has_price = runs & (prices > 0)
@@ -85,6 +88,13 @@ def _progress(options: Options, prices: Floats, goals: Goals) -> Floats:
     thrift = np.where(has_price, least / np.where(has_price, cost, 1.0), 1.0) ** goals.thrift_exponent
     progress: Floats = net * thrift
     return progress
+
+
+def _fewest(options: Options) -> Floats:
+    """Returns (kinds,): the fewest devices with which a kind runs."""
+    fewest = np.where(options.gang_devices > 0, options.gang_devices, np.inf).min(axis=1, initial=np.inf)
+    known: Floats = np.where(np.isfinite(fewest), fewest, 1.0)
+    return known
 
 
 def _is_elastic(options: Options, runs: Flags) -> Flags:
@@ -99,7 +109,7 @@ def _is_elastic(options: Options, runs: Flags) -> Flags:
 def _claims(cluster: ClusterView, options: Options, standing: Standing, goals: Goals) -> Floats:
     weights = np.array([max(task.weight, 1e-9) for task in options.tasks])
     claims = weights * np.maximum(standing.left_s, SHORT_FLOOR_S) ** -SHORT_EXPONENT
-    claims = claims * standing.rho**goals.rho_exponent
+    claims = claims * _fewest(options)[options.kinds] ** GANG_EXPONENT * standing.rho**goals.rho_exponent
     claims = claims * (np.clip(standing.rho, LATE_FROM, LATE_TO) / LATE_FROM) ** goals.late_exponent
     pressed: Floats = claims * _pressure(cluster, options, standing) ** goals.deadline_exponent
     return pressed
