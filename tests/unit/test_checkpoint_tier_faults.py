@@ -170,6 +170,20 @@ def test_the_last_snapshot_goes_to_the_store_from_memory_where_the_disk_has_dama
     assert life.charge.durable[STORE] == (1, 3)
 
 
+def test_what_a_tier_has_already_is_not_saved_again(life: Life) -> None:
+    life.train(3, LOCAL)
+    slot = life.arena.segment.newest()
+    assert slot is not None
+    for _ in range(2):
+        answer = life.charge.persist(slot, None, {LOCAL, STORE})
+        assert answer["kind"] == "saved"
+        assert answer["behind"] is None
+        life.charge.uploads.wait()
+    assert answer["tiers"] == [LOCAL, STORE]
+    assert life.charge.uploads.fault is None
+    assert [name.step for name in life.charge.repository.names()] == [3]
+
+
 def test_a_zombie_is_told_so_before_it_writes_to_its_own_disk_or_to_a_peer(tmp_path: Path, life: Life) -> None:
     life.train(3, STORE)
     life.charge.uploads.wait()

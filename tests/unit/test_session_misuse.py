@@ -1,6 +1,7 @@
 """Loops that cannot work are refused with a word on what to do instead; run alone, in this process."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,6 +15,8 @@ import plait
 from plait.errors import PlaitError
 from plait.spec.job import DevicePrecision, PrecisionPlan
 from plait.train import making
+from plait.train.checkpoint.catalogue import Catalogue
+from plait.train.checkpoint.stores import FileStore
 from plait.train.session import Session
 
 DATA = TensorDataset(torch.randn(20, 3), torch.randn(20, 1))
@@ -237,3 +240,22 @@ def test_members_of_another_version_differ_first_in_that(monkeypatch: pytest.Mon
     theirs = making.contract(MagicMock(), MagicMock(), 10, MagicMock())
     name, value = next(field for field, other in zip(theirs, mine, strict=True) if field != other)
     assert (name, value) == ("Plait version", "99.0")
+
+
+def test_of_a_run_the_last_the_even_and_the_best_checkpoints_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scores = {2: 0.9, 3: 0.1, 4: 0.5, 9: 0.4}
+    with plait.session(global_batch_size=4, micro_batches=4) as run:
+        run.save_every(0.0, str(tmp_path), keep=1, keep_every=4, keep_best=1)
+        assert run.settings.checkpoint is not None
+        run.settings = replace(run.settings, checkpoint=replace(run.settings.checkpoint, asynchronous=False))
+        run.on_commit(lambda facts: run.score(scores[facts.step + 1]) if facts.step + 1 in scores else None)
+        model, optimizer, loader = run.prepare(*parts(), DATA, steps=10, epochs=2)
+        for batch in loader:
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    found = {one.name.step: one.manifest.metric for one in Catalogue(FileStore(tmp_path)).found() if one.manifest}
+    assert found == {10: 0.4, 8: 0.5, 4: 0.5, 3: 0.1}
+    assert "could not be saved" not in caplog.text  # the last step is due, and saved once more because it is the last

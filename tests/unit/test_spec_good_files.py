@@ -157,6 +157,12 @@ def test_sections_left_empty_have_the_domain_defaults() -> None:
     assert chosen.checkpoint == Checkpoint(
         url="/ckpt", is_automatic=True, local=LocalTier(path="/x", interval_s=3600.0)
     )
+    kept = parse_job(
+        "apiVersion: v1\nname: j\ntasks: [{name: t, command: [a]}]\n"
+        "checkpoint: {url: /ckpt, keep: 1, keep_every: 1000, keep_best: 2, bandwidth: 100MB/s}\n",
+        "j.yaml",
+    )
+    assert kept.checkpoint == Checkpoint(url="/ckpt", keep=1, keep_every_steps=1000, keep_best=2, bytes_per_s=100e6)
     assert job.data == DataSpec(source="/d")
     cluster = parse_cluster("apiVersion: v1\nmonitor: {}\npolicy: {}\n", "c.yaml")
     assert cluster == Cluster()

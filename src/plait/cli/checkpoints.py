@@ -98,7 +98,7 @@ def _list(found: "list[Found]", *, as_json: bool) -> int:
     if not found:
         say("no checkpoints")
         return OK
-    print_table(("step", "generation", "written", "size", "ranks", ""), [_row(one) for one in found])
+    print_table(("step", "generation", "written", "size", "ranks", "score", ""), [_row(one) for one in found])
     return OK
 
 
@@ -110,6 +110,7 @@ def _document(one: "Found") -> dict[str, object]:
         "bytes": manifest.num_bytes if manifest else None,
         "ranks": len(manifest.receipts) if manifest else None,
         "written_s": manifest.written_s if manifest else None,
+        "score": manifest.metric if manifest else None,
         "fault": one.fault,
     }
 
@@ -117,12 +118,13 @@ def _document(one: "Found") -> dict[str, object]:
 def _row(one: "Found") -> tuple[str, ...]:
     manifest = one.manifest
     if manifest is None:
-        return str(one.name.step), str(one.name.writer.generation), "", "", "", f"damaged: {one.fault}"
+        return str(one.name.step), str(one.name.writer.generation), "", "", "", "", f"damaged: {one.fault}"
     written = ""
     if manifest.written_s is not None:
         written = dt.datetime.fromtimestamp(manifest.written_s, dt.UTC).astimezone().isoformat(" ", "seconds")
     size = human_bytes(manifest.num_bytes) or ""
-    return str(one.name.step), str(one.name.writer.generation), written, size, str(len(manifest.receipts)), ""
+    score = "" if manifest.metric is None else f"{manifest.metric:.6g}"
+    return str(one.name.step), str(one.name.writer.generation), written, size, str(len(manifest.receipts)), score, ""
 
 
 def _verify(repository: "Repository", step: int | None, *, as_json: bool) -> int:

@@ -145,6 +145,9 @@ class Checkpoint:
         interval_s: Time between two; a guess where ``is_automatic``.
         asynchronous: Whether training goes on while one is written.
         keep: How many are kept.
+        keep_every_steps: Those of multiples of this step are kept for good; None for none.
+        keep_best: So many with the lowest score are kept too.
+        bytes_per_s: The most that is sent to ``url`` on average; None for no bound.
         is_automatic: Whether the interval follows what saves cost and how often something fails.
         local: Checkpoints on a disk of the node, in front of those under ``url``.
         peer_interval_s: Time between two copies in the memory of another node; None for no copies.
@@ -154,6 +157,9 @@ class Checkpoint:
     interval_s: float = 300.0
     asynchronous: bool = True
     keep: int = 3
+    keep_every_steps: int | None = None
+    keep_best: int = 0
+    bytes_per_s: float | None = None
     is_automatic: bool = False
     local: LocalTier | None = None
     peer_interval_s: float | None = None

@@ -170,6 +170,12 @@ class Checkpoint(Document):
     """Whether training goes on while one is written."""
     keep: Count = 3
     """How many of the last ones are kept."""
+    keep_every: Count | None = None
+    """Besides, those whose step is a multiple of this are kept for good; none where left out."""
+    keep_best: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """Besides, so many with the lowest score, as the program tells by ``run.score()``."""
+    bandwidth: f.Rate | None = None
+    """The most that is sent to ``url`` on average; no bound where left out."""
     local: LocalCheckpoints | None = None
     """Checkpoints on a disk of the node too, more often; none where left out."""
     peer: PeerCopies | None = None

@@ -28,6 +28,8 @@ class Saving:
         self._pace = SnapshotPace()
         self._schedule = SaveSchedule(wanted, time.monotonic())
         self._members: tuple[str, ...] = ()
+        self.score: float | None = None
+        """How good the weights are, lower is better; None where the program has not told."""
 
     def restore(self, replica: Replica, exchange: Exchange, *, joins: bool) -> LoadedCheckpoint | None:
         """Takes over the newest state, if there is one; one who joins gets the group's instead."""
@@ -74,7 +76,7 @@ class Saving:
         if force or (self._is_due(now_s) and not engine.exchange.owes):
             tiers = self._schedule.due(now_s) | ({STORE} if force else set())
             self._schedule.saved(tiers, now_s)
-            saver.save(engine.replica.state(engine.exchange), step, tiers=tiers)
+            saver.save(engine.replica.state(engine.exchange), step, metric=self.score, tiers=tiers)
             if not self._wanted.asynchronous:
                 saver.wait()
             self._schedule.cost.began(time.monotonic() - now_s)

@@ -292,9 +292,26 @@ class Session:
         if self._engine is not None:
             self._engine.replica.before_step = change
 
-    def save_every(self, interval_s: float, path: str, *, keep: int = 3) -> None:
-        """Writes a checkpoint under ``path`` every so many seconds, and resumes from it; call it before prepare."""
-        self.settings = replace(self.settings, checkpoint=Checkpoint(url=path, interval_s=interval_s, keep=keep))
+    def save_every(
+        self, interval_s: float, path: str, *, keep: int = 3, keep_every: int | None = None, keep_best: int = 0
+    ) -> None:
+        """Writes a checkpoint under ``path`` every so many seconds, and resumes from it; call it before prepare.
+
+        Besides the last ``keep``, those whose step is a multiple of ``keep_every`` stay, and the ``keep_best`` with the
+        lowest :meth:`score`.
+        """
+        wanted = Checkpoint(
+            url=path, interval_s=interval_s, keep=keep, keep_every_steps=keep_every, keep_best=keep_best
+        )
+        self.settings = replace(self.settings, checkpoint=wanted)
+
+    def score(self, value: float) -> None:
+        """Tells how good the weights are now, lower is better: checkpoints carry it from the next one on.
+
+        Best called on every member after an evaluation; that of the one that saves counts.
+        """
+        if self._saving is not None:
+            self._saving.score = float(value)
 
     def steps(self) -> Iterator[GlobalStep]:
         """Yields global steps, for a loop in the explicit form.

@@ -170,12 +170,14 @@ class Charge:
     def _brought(
         self, claim: Claim, slot: int, record: SlotRecord, metric: float | None, tiers: set[str]
     ) -> tuple[list[str], list[PlaitError]]:
-        """Returns the tiers that were reached, and what kept it from others."""
+        """Returns the tiers that were reached, and what kept it from others; a tier that has it already is reached."""
+        here = (record.generation, record.step)
         reached: list[str] = []
         faults: list[PlaitError] = []
         if self.local is not None and self.local.claim is not None and tiers & {LOCAL, STORE}:
             try:
-                _save(self.local.repository, self.local.claim, self.segment, slot, metric)
+                if self.durable[LOCAL] != here:
+                    _save(self.local.repository, self.local.claim, self.segment, slot, metric)
                 reached.append(LOCAL)
             except (StoreRefused, StoreFailed) as error:
                 faults.append(StoreRefused(f"the local tier does not take step {record.step}: {error}"))
@@ -186,13 +188,15 @@ class Charge:
             except PeerRefused as error:
                 faults.append(error)
         if STORE in tiers:
-            if LOCAL in reached:
+            if self.durable[STORE] == here:
+                reached.append(STORE)
+            elif LOCAL in reached:
                 self.uploads.ask(record.step, metric)
             else:
                 _save(self.repository, claim, self.segment, slot, metric)
                 reached.append(STORE)
         for tier in reached:
-            self.durable[tier] = (record.generation, record.step)
+            self.durable[tier] = here
         return reached, faults
 
     def upload(self, step: int, metric: float | None) -> None:
@@ -200,6 +204,8 @@ class Charge:
         local, claim = self.local, self.claim
         assert local is not None
         assert claim is not None
+        if self.durable[STORE] == (claim.writer.generation, step):
+            return  # asked for twice, as for the last step of a run
         sent = local.upload(step, self.repository, claim, metric)
         self.durable[STORE] = (claim.writer.generation, sent)
 

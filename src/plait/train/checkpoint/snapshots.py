@@ -53,6 +53,9 @@ class SnapshotSettings:
         return cls(
             url=wanted.url,
             keep=wanted.keep,
+            keep_every_steps=wanted.keep_every_steps,
+            keep_best=wanted.keep_best,
+            bytes_per_s=wanted.bytes_per_s,
             local_path=local.path if local is not None else None,
             local_keep=local.keep if local is not None else 2,
             has_peer=wanted.peer_interval_s is not None,
