@@ -14,6 +14,7 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 SHOWN = {
     "bitwise": ("distinct_hashes",),
+    "chaos": ("finished", "duplicates", "lost_samples", "leaks", "faults"),
     "ckpt_resume": ("resume_wall_over_memcpy", "steps_lost_max", "reshard_read_over_needed"),
     "ckpt_stall": ("snapshot_over_memcpy_median", "snapshot_over_memcpy_worst", "dcp_over_memcpy_worst"),
     "ckpt_write": ("cpu_s_per_gb", "rate_over_dcp", "rate_over_direct", "upload_over_obstore", "restore_over_obstore"),
@@ -30,9 +31,9 @@ SHOWN = {
     "price_elastic": ("price_performance_gain",),
     "recovery": ("kill_median_s", "kill_worst_s", "torchft_kill_median_s", "torchrun_kill_median_s", "steps_lost_max"),
     "recovery_by_cause": (
+        "trials",
         "finished_share",
         "steps_lost_max",
-        "equal_share_same_members",
         "equal_share_changed",
         "loss_over_undisturbed_max",
     ),

@@ -18,6 +18,9 @@ The table tells, for each cause, when the group knew of the fault and had agreed
 without the fault the last survivor had committed a new step (the downtime), and the steps lost; for ``oom`` the fault
 is the begin of the step in which memory runs out. ``CAUSE_new_step_median_s`` counts from the fault itself. Pulled and
 flapping cables and lost nodes need root, for network namespaces; without, these are left out and told.
+
+``--trials FILE`` writes each trial down, so that an interrupted run is gone on with; ``--also FILE ...`` counts those
+of other runs in, and ``--causes`` with nothing behind it only sums up.
 """
 
 import argparse
@@ -314,6 +317,8 @@ def main() -> int:
     table(results)
     figures = figures_of(results, joined(undisturbed), options.heartbeat_timeout)
     reasons = {name: "not run here, or nobody left" for name, value in figures.items() if value is None}
+    if "equal_share_same_members" in reasons and results:
+        reasons["equal_share_same_members"] = "no trial in fixed point in which everybody stayed"
     finish("recovery_by_cause", options.quick, figures, reasons, options.json)
     return 0 if all(result.is_finished for result in results) else 1
 
