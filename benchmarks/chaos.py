@@ -175,6 +175,9 @@ def traces(directory: Path) -> set[str]:
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=None, help="how long faults go on; 30")
+    parser.add_argument(
+        "--step-s", type=float, default=STEP_S, help="what a step takes here, which makes the epoch as long; 0.2"
+    )
     options = parser.parse_args()
     minutes = options.minutes or (0.5 if options.quick else 30.0)
     chance = random.Random(f"chaos {options.seed}")
@@ -188,7 +191,7 @@ def main() -> int:
             hosts = stack.enter_context(Hosts(MEMBERS))
         except NoNamespaces as refusal:
             print(f"without pulled cables: {refusal}")
-        run = Run(nursery, directory, Ports(), hosts, round(minutes * 60.0 / STEP_S), options.seed)
+        run = Run(nursery, directory, Ports(), hosts, round(minutes * 60.0 / options.step_s), options.seed)
         run.start()
         end_s = time.monotonic() + minutes * 60.0
         causes = [cause for cause in CAUSES if cause != "link" or hosts is not None]
@@ -204,6 +207,7 @@ def main() -> int:
             print(f"  {at_s:6.0f} s  {cause:8s} {victim.name:5s} step {step}  problems {problems}", flush=True)
             if run.problems:
                 break
+        lasted_s = minutes * 60.0 - (end_s - time.monotonic())
         ended = wait_for(lambda: all(m.worker.exited.is_set() for m in run.members), minutes * 120.0 + 120.0, 0.2)
         codes = {member.name: member.worker.exit_code for member in run.members}
         ends = [row for member in run.members for row in member.rows("end")]
@@ -224,6 +228,7 @@ def main() -> int:
             "leaks": len(left),
             "faults": sum(run.struck.values()),
             "steps": run.steps,
+            "minutes": round(lasted_s / 60.0, 1),
         }
         print("  faults: " + ", ".join(f"{cause} {count}" for cause, count in run.struck.items()))
         for line in [*run.problems, *(f"left: {one}" for one in sorted(left))]:
