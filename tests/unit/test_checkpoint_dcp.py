@@ -1,10 +1,13 @@
+import inspect
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.planner import LoadPlan
 
 from plait.train.checkpoint.checkpointer import CheckpointDamaged
 from plait.train.checkpoint.dcp import PlaitReader, PlaitWriter
@@ -72,3 +75,26 @@ def test_metadata_that_would_be_executed_is_refused(tmp_path: Path, capsys: pyte
     with pytest.raises((CheckpointDamaged, dcp.CheckpointException), match=r"builtins\.print"):  # type: ignore[attr-defined]
         read_foreign(tmp_path)
     assert "executed" not in capsys.readouterr().out
+
+
+def test_ranks_that_find_different_checkpoints_load_nothing(tmp_path: Path) -> None:
+    """As where a file of one rank is missing on one of two nodes: a mix of two steps would load without a word."""
+    places = (tmp_path / "one", tmp_path / "other")
+    for step in (10, 20):
+        dcp.save(state(), storage_writer=PlaitWriter(str(places[0]), step=step), no_dist=True)  # type: ignore[attr-defined]
+    shutil.copytree(places[0], places[1])
+    next(places[1].glob("data/000000000020-*/r00000.safetensors")).unlink()
+    readers = [PlaitReader(str(place)) for place in places]
+    plans = []
+    for reader in readers:
+        reader.set_up_storage_reader(reader.read_metadata(), is_coordinator=reader is readers[0])
+        plans.append(reader.prepare_local_plan(LoadPlan([])))
+    with pytest.raises(CheckpointDamaged, match=r"rank 0 step 20, rank 1 step 10.*step=10"):
+        readers[0].prepare_global_plan(plans)
+    assert readers[0].prepare_global_plan(plans[:1]) == plans[:1]
+
+
+def test_dcp_does_not_take_a_place_without_checkpoints_for_one_of_each_rank(tmp_path: Path) -> None:
+    assert "kwargs" not in inspect.signature(PlaitReader(str(tmp_path)).read_metadata).parameters
+    with pytest.raises((CheckpointDamaged, dcp.CheckpointException), match="holds no checkpoint of DCP"):  # type: ignore[attr-defined]
+        dcp.load(blank(), storage_reader=PlaitReader(str(tmp_path)), no_dist=True)  # type: ignore[attr-defined]

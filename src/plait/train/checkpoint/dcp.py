@@ -242,13 +242,13 @@ class PlaitReader(StorageReader):
         del checkpoint_id
         self._manifest = self._metadata = None
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *args: Any, **options: Any) -> Metadata:
         """Finds the checkpoint and returns what it holds.
 
         Raises:
             CheckpointDamaged: There is none that is complete.
         """
-        del args, kwargs
+        del args, options  # not named kwargs: DCP would take that for metadata of each rank's own, and not synchronise
         repository = self._repository()
         faults = []
         for name in repository.names():
@@ -274,11 +274,24 @@ class PlaitReader(StorageReader):
         self._metadata = metadata
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Leaves the plan as it is."""
-        return plan
+        """Tells which checkpoint this rank has found."""
+        assert self._manifest is not None
+        found = (self._manifest.step, self._manifest.prefix)
+        return dataclasses.replace(plan, storage_data=found)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Leaves the plans as they are."""
+        """Leaves the plans as they are, if all ranks have found the same checkpoint.
+
+        Raises:
+            CheckpointDamaged: They have not: one was saved meanwhile, or a part of it is missing where some look.
+        """
+        found = [cast("tuple[int, str]", plan.storage_data) for plan in plans]
+        if len(set(found)) > 1:
+            steps = ", ".join(f"rank {rank} step {step}" for rank, (step, _) in enumerate(found))
+            raise CheckpointDamaged(
+                f"the newest complete checkpoint is not the same for all ranks ({steps}); load again, or all of them "
+                f"PlaitReader({self.url!r}, step={min(step for step, _ in found)})"
+            )
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -288,8 +301,6 @@ class PlaitReader(StorageReader):
             CheckpointDamaged: Some byte is not as it was written.
         """
         assert self._metadata is not None
-        if self._manifest is None:
-            self.read_metadata()
         assert self._manifest is not None
         by_rank: dict[int, list[tuple[ReadItem, int]]] = defaultdict(list)
         for item in plan.items:
