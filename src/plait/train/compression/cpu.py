@@ -2,9 +2,9 @@
 
 What makes them fast: one pass over memory; a block is taken into a scratch of its own, so that no two arrays of a loop
 can be the same (a loop over arrays that may overlap is not vectorised); signs are packed sixteen at a time; while a
-block is packed, the next one is fetched. Only the sum of a block may be reordered, so scales differ from the reference
-by rounding. Kernels release the interpreter lock and run in the calling thread: two threads in Numba's own parallel
-loops end the process.
+block is packed, the next one is fetched, even if it is only written: a store waits longer for its line than a load.
+Only the sum of a block may be reordered, so scales differ from the reference by rounding. Kernels release the
+interpreter lock and run in the calling thread: two threads in Numba's own parallel loops end the process.
 
 Numba keeps compiled code by the age of this file alone: who changes ``lanes.py`` or a constant of ``reference.py`` has
 to touch it.
@@ -158,6 +158,7 @@ def sign1_decode(scales: Floats, bits: Bytes, out: Floats, add: bool) -> None:
         whole = len(part) // LANES
         for i in range(whole):
             spread_lanes(packed, 2 * i, scale, part, LANES * i, add)
+            prefetch(out, end + LANES * i)
         for i in range(whole * LANES, len(part)):
             value = scale if (int(packed[i // 8]) >> (i % 8)) & 1 else -scale
             part[i] = part[i] + value if add else value
@@ -209,5 +210,7 @@ def int8_decode(scales: Floats, levels: Bytes, out: Floats, add: bool) -> None:
             for i in range(len(part)):
                 part[i] += np.float32(sent[i]) * scale
         else:
+            for i in range(0, BLOCK, LANES):
+                prefetch(out, end + i)
             for i in range(len(part)):
                 part[i] = np.float32(sent[i]) * scale
