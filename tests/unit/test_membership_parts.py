@@ -1,12 +1,15 @@
 """Frames on the wire, quorums, and what a new generation has to do first."""
 
 import json
+import threading
+from collections import deque
 from typing import get_args
 
 import pytest
 
 from plait.train.membership import speech as s
 from plait.train.membership.frames import HEADER_BYTES, MAX_FRAME_BYTES, FrameBuffer, frame, from_wire, to_wire
+from plait.train.membership.link import WardenLink
 from plait.train.membership.outcome import decide
 from plait.train.membership.protocol import founder, has_quorum, step
 
@@ -146,3 +149,19 @@ def test_without_any_state_there_is_nothing_to_go_on_from() -> None:
 def test_where_no_member_can_reach_the_step_it_says_so() -> None:
     with pytest.raises(ValueError, match="no member of a can reach step 5"):
         decide(("a",), {"a": R(3), "leaver": R(5)})
+
+
+def test_who_was_lost_is_told_with_its_reason_where_two_generations_come_at_once() -> None:
+    link = WardenLink.__new__(WardenLink)  # without a warden
+    link._lock, link._generations, link._store = threading.RLock(), deque(), {}
+    report: list[object] = [7, True, ""]
+    for number, members, lost in (
+        (15, ["w7", "w8"], {"w2": "nothing was heard from it for 1.0 s", "w9": "its process died"}),
+        (16, ["w7", "w8", "w9"], {}),
+    ):
+        link._take(["go", [number, "w7"], members, dict.fromkeys(members, report), lost, {}])
+    found = link.next_generation()
+    assert found is not None
+    assert (found.ballot.number, found.members) == (16, ("w7", "w8", "w9"))
+    assert found.lost == {"w2": "nothing was heard from it for 1.0 s"}  # w9 is there again
+    assert link.next_generation() is None

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from plait.errors import MembershipLost
 from plait.train.membership.frames import FrameBuffer, frame
@@ -137,11 +137,13 @@ class WardenLink:
         return self.address
 
     def next_generation(self) -> NewGeneration | None:
-        """Returns the newest generation that has not been taken yet, if any."""
+        """Returns the newest generation that was not taken yet, if any; it tells whom those before it lost too."""
         with self._lock:
             if not self._generations:
                 return None
             newest = self._generations[-1]
+            lost = {name: why for one in self._generations for name, why in one.lost.items()}
+            newest = replace(newest, lost={m: why for m, why in lost.items() if m not in newest.members})
             self._generations.clear()
             keep = str(newest.ballot)
             self._store = {k: v for k, v in self._store.items() if k[0] == keep}
