@@ -1,8 +1,8 @@
 """A long run under random faults: it must finish, use every sample exactly once, and leave nothing behind.
 
-Four workers train one epoch and save checkpoints to a directory. Every 20 s a random member is killed (alone or with
-all it started), frozen, given notice, or has its cable pulled; frozen and cut members are let go again and must end by
-themselves; each time a new member joins in place of the one that was lost.
+Four workers train one epoch, a step every 0.36 s, and save checkpoints to a directory. Every 20 s a random member is
+killed (alone or with all it started), frozen, given notice, or has its cable pulled; frozen and cut members are let go
+again and must end by themselves; each time a new member joins in place of the one that was lost.
 
 ``finished``: 1 if the epoch came to its end on all members that were there then, each with exit code 0 and with the
 same parameters bit for bit, and every victim and every new member did what it must. ``duplicates``, ``lost_samples``:
@@ -37,6 +37,9 @@ from report import BenchmarkFailed, arguments, finish
 
 MEMBERS = 4
 GLOBAL_BATCH, MICRO_BATCHES, STEP_S = 48, 24, 0.2
+PACE_S = 0.36
+"""Steps have a time-table, so that the epoch lasts as long as the faults; after a fault the group catches up."""
+
 PERIOD_S, HOLD_S, PATIENCE_S = 20.0, 4.0, 60.0
 CAUSES = ("kill", "kill all", "freeze", "notice", "link")
 
@@ -80,6 +83,9 @@ class Run:
     hosts: Hosts | None
     steps: int
     seed: int
+    heartbeat_timeout_s: float = 1.0
+    pace_s: float = PACE_S
+    begun_s: float = field(default_factory=time.monotonic)
     members: list[Member] = field(default_factory=list)
     struck: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -98,6 +104,9 @@ class Run:
             "BENCH_SAMPLE_S": str(STEP_S * MEMBERS / GLOBAL_BATCH),
             "BENCH_SEED": str(self.seed),
             "BENCH_SAVE": str(self.directory / "saved"),
+            "BENCH_PACE_S": str(self.pace_s),
+            "BENCH_BEGUN_S": str(self.begun_s),
+            "BENCH_HEARTBEAT_S": str(self.heartbeat_timeout_s),
         }
         if self.hosts is not None:
             environment["GLOO_SOCKET_IFNAME"] = "eth0"
@@ -175,9 +184,8 @@ def traces(directory: Path) -> set[str]:
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=None, help="how long faults go on; 30")
-    parser.add_argument(
-        "--step-s", type=float, default=STEP_S, help="what a step takes here, which makes the epoch as long; 0.2"
-    )
+    parser.add_argument("--pace", type=float, default=PACE_S, metavar="S", help="a step begins each so many seconds")
+    parser.add_argument("--heartbeat-timeout", type=float, default=1.0, metavar="S", help="silence that is death; 1")
     options = parser.parse_args()
     minutes = options.minutes or (0.5 if options.quick else 30.0)
     chance = random.Random(f"chaos {options.seed}")
@@ -191,7 +199,8 @@ def main() -> int:
             hosts = stack.enter_context(Hosts(MEMBERS))
         except NoNamespaces as refusal:
             print(f"without pulled cables: {refusal}")
-        run = Run(nursery, directory, Ports(), hosts, round(minutes * 60.0 / options.step_s), options.seed)
+        steps = round(minutes * 60.0 / options.pace)
+        run = Run(nursery, directory, Ports(), hosts, steps, options.seed, options.heartbeat_timeout, options.pace)
         run.start()
         end_s = time.monotonic() + minutes * 60.0
         causes = [cause for cause in CAUSES if cause != "link" or hosts is not None]
@@ -207,6 +216,9 @@ def main() -> int:
             print(f"  {at_s:6.0f} s  {cause:8s} {victim.name:5s} step {step}  problems {problems}", flush=True)
             if run.problems:
                 break
+        struck = {member.name for member in run.members if member.worker.exited.is_set()}
+        if lost := struck - {m.name for m in run.members if m.worker.exit_code == 0}:
+            run.problems.append(f"{sorted(lost)} ended though nothing was done to them\n{run.tails()}")
         lasted_s = minutes * 60.0 - (end_s - time.monotonic())
         ended = wait_for(lambda: all(m.worker.exited.is_set() for m in run.members), minutes * 120.0 + 120.0, 0.2)
         codes = {member.name: member.worker.exit_code for member in run.members}
@@ -228,6 +240,7 @@ def main() -> int:
             "leaks": len(left),
             "faults": sum(run.struck.values()),
             "steps": run.steps,
+            "heartbeat_timeout_s": options.heartbeat_timeout,
             "minutes": round(lasted_s / 60.0, 1),
         }
         print("  faults: " + ", ".join(f"{cause} {count}" for cause, count in run.struck.items()))

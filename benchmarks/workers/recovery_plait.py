@@ -7,6 +7,7 @@ the first pass of several micro-batches on its process may take only part of wha
 
 import os
 import resource
+import time
 from pathlib import Path
 
 import torch
@@ -42,6 +43,13 @@ class Room:
         return torch.empty(samples * sample_bytes, dtype=torch.uint8)
 
 
+def keep_pace(step: int) -> None:
+    """Waits until a step may begin, where steps have a time-table; whoever is late goes on at once."""
+    pace_s = float(os.environ.get("BENCH_PACE_S", "0"))
+    if pace_s > 0.0:
+        time.sleep(max(0.0, float(os.environ["BENCH_BEGUN_S"]) + step * pace_s - time.monotonic()))
+
+
 def main() -> None:
     torch.set_num_threads(1)
     log, room = StepLog(), Room()
@@ -73,6 +81,7 @@ def main() -> None:
                 del needed
                 optimizer.step()
                 optimizer.zero_grad()
+            keep_pace(run.step)
         used, again = model.books(global_batch)
         with torch.no_grad():
             loss = float(nn.functional.cross_entropy(model.net(dataset.vectors), dataset.labels))
