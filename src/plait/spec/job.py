@@ -145,7 +145,7 @@ class Checkpoint:
         interval_s: Time between two; a guess where ``is_automatic``.
         asynchronous: Whether training goes on while one is written.
         keep: How many are kept.
-        keep_every_steps: Those of multiples of this step are kept for good; None for none.
+        keep_every_steps: The first at or after each multiple of so many steps is kept for good; None for none.
         keep_best: So many with the lowest score are kept too.
         bytes_per_s: The most that is sent to ``url`` on average; None for no bound.
         is_automatic: Whether the interval follows what saves cost and how often something fails.

@@ -171,7 +171,7 @@ class Checkpoint(Document):
     keep: Count = 3
     """How many of the last ones are kept."""
     keep_every: Count | None = None
-    """Besides, those whose step is a multiple of this are kept for good; none where left out."""
+    """Besides, the first one at or after each multiple of so many steps is kept for good; none where left out."""
     keep_best: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Besides, so many with the lowest score, as the program tells by ``run.score()``."""
     bandwidth: f.Rate | None = None

@@ -297,8 +297,8 @@ class Session:
     ) -> None:
         """Writes a checkpoint under ``path`` every so many seconds, and resumes from it; call it before prepare.
 
-        Besides the last ``keep``, those whose step is a multiple of ``keep_every`` stay, and the ``keep_best`` with the
-        lowest :meth:`score`.
+        Besides the last ``keep``, the first at or after each multiple of ``keep_every`` steps stays, and the
+        ``keep_best`` with the lowest :meth:`score`.
         """
         wanted = Checkpoint(
             url=path, interval_s=interval_s, keep=keep, keep_every_steps=keep_every, keep_best=keep_best

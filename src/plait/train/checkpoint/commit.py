@@ -167,7 +167,10 @@ def sealed_list(counting: Iterable[CommitName], base_step: int | None) -> list[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Which checkpoints are kept: the last ``last``, one each ``every_steps``, and the ``best`` by their metric."""
+    """Which checkpoints are kept: the last ``last``, the ``best`` by their metric, and one each ``every_steps``.
+
+    That one is the first at or after each multiple: saves come by the clock, and hardly ever at a round step.
+    """
 
     last: int = 3
     every_steps: int | None = None
@@ -195,7 +198,10 @@ def surplus(
         by_step.setdefault(commit.step, commit)
     kept = set(sorted(by_step.values(), key=lambda c: c.step, reverse=True)[: rule.last])
     if rule.every_steps:
-        kept |= {commit for step, commit in by_step.items() if step % rule.every_steps == 0}
+        first: dict[int, CommitName] = {}
+        for step in sorted(by_step):
+            first.setdefault(step // rule.every_steps, by_step[step])
+        kept |= {commit for number, commit in first.items() if number}
     known = [c for c in by_step.values() if c.key in (metrics or {})]
     kept |= set(sorted(known, key=lambda c: ((metrics or {})[c.key], -c.step))[: rule.best])
     return [commit for commit in reversed(names) if commit not in kept]
