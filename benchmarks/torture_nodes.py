@@ -75,11 +75,10 @@ def skip_checks(repository: Repository, count: int) -> None:
     """Makes so many checks of a claim pass, whoever has claimed."""
     left = count
 
-    def check(claim: Claim, *, insists: bool = True) -> None:
+    def check(claim: Claim, *, insists: bool = True) -> bool:
         nonlocal left
         left -= 1
-        if left < 0:
-            Repository.check(repository, claim, insists=insists)
+        return Repository.check(repository, claim, insists=insists) if left < 0 else True
 
     repository.check = check  # type: ignore[method-assign]
 

@@ -196,9 +196,17 @@ def test_a_zombie_is_told_so_before_it_writes_to_its_own_disk_or_to_a_peer(tmp_p
 
 
 def test_a_store_that_is_away_keeps_nobody_from_the_disk(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(life.charge.repository.store, "list", broken)
-    life.train(3, LOCAL)
-    assert [name.step for name in life.local.repository.commits()] == [3]
+    asked: list[str] = []
+
+    def away(prefix: str) -> list[Any]:
+        asked.append(prefix)
+        raise StoreFailed("nobody answers")
+
+    monkeypatch.setattr(life.charge.repository.store, "list", away)
+    for step in (3, 4):
+        life.train(step, LOCAL)
+    assert [name.step for name in life.local.repository.commits()] == [4]
+    assert asked == ["claims/"]  # whose time-out the second save does not wait for
 
 
 # The memory of another node

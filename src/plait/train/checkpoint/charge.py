@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 FAULTS = (PlaitError, OSError, MemoryError)
 _NEVER = (-1, -1)
+_AWAY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ class Charge:
         """(generation, step) of the newest snapshot in each tier."""
         self.uploads = Uploads(self)
         self.lock = threading.Lock()
+        self._ask_claims_s = 0.0
+        """A store that did not answer is not waited for again before this moment."""
         self._keepers: dict[str, str] = {}
         """Address by node of those that hold a copy."""
 
@@ -149,8 +152,7 @@ class Charge:
                 return {"kind": "failed", "error": f"slot {slot} holds no whole snapshot", "is_fenced": False}
             claim = self.claim or self._claimed()
             if self.local is not None or tiers != {STORE}:
-                # What another run may go on from must not give way to this one's, though the disk and the peers let it.
-                self.repository.check(claim, insists=False)
+                self._look_at_claims(claim)
             started_s, cpu_s = time.monotonic(), time.process_time()
             reached, faults = self._brought(claim, slot, record, metric, tiers)
             if faults and not reached:
@@ -166,6 +168,16 @@ class Charge:
                 "notes": [*self._notes(), *map(str, faults)],
                 "behind": {"error": fault.error, "is_fenced": fault.is_fenced} if fault is not None else None,
             }
+
+    def _look_at_claims(self, claim: Claim) -> None:
+        """Ends a zombie: what others may go on from must not give way to its own, though disks and peers let it.
+
+        Raises:
+            CheckpointFenced: Another run has taken over.
+        """
+        now_s = time.monotonic()
+        if now_s >= self._ask_claims_s and not self.repository.check(claim, insists=False):
+            self._ask_claims_s = now_s + _AWAY_S
 
     def _brought(
         self, claim: Claim, slot: int, record: SlotRecord, metric: float | None, tiers: set[str]

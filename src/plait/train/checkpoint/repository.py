@@ -168,8 +168,8 @@ class Repository(Catalogue):
         mine = Writer(writer.generation, "") if self.is_exclusive else writer
         return rules.is_fenced(mine, rules.claims_in(keys))
 
-    def check(self, claim: Claim, *, insists: bool = True) -> None:
-        """Raises :class:`CheckpointFenced` once another writer has claimed.
+    def check(self, claim: Claim, *, insists: bool = True) -> bool:
+        """Raises :class:`CheckpointFenced` once another writer has claimed; returns whether the store has answered.
 
         Args:
             claim: Of this writer.
@@ -180,12 +180,13 @@ class Repository(Catalogue):
         except (StoreFailed, StoreRefused):
             if insists:
                 raise
-            return
+            return False
         if self._is_fenced(claim.writer, keys):
             raise CheckpointFenced(
                 f"another run has taken over {self.store.url}; checkpoints of generation {claim.writer.generation} "
                 "no longer count"
             )
+        return True
 
     def prefix(self, claim: Claim, step: int) -> str:
         """Returns a prefix that no other attempt has."""
