@@ -294,3 +294,29 @@ def test_a_writer_that_dies_in_a_file_leaves_nothing_in_sight(tmp_path: Path) ->
         store.put("data/x", aligned(2**22), 2**22, fail)
     assert store.list("") == []
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_directory_that_another_writer_removes_at_that_moment_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs that begin at one place at the same time: one tidies what the other is about to write into."""
+    store, usual, removed = FileStore(tmp_path), os.open, list[Path]()
+
+    def beside(path: Any, flags: int, mode: int = 0o777) -> int:
+        folder = Path(path).parent
+        if ".writing-" in str(path) and folder.is_dir() and len(removed) < 3:
+            folder.rmdir()
+            removed.append(folder)
+        return usual(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", beside)
+    store.create("probe/one", b"1")
+    store.put("data/x/r00000.json", b"22", 2)
+    assert removed == [tmp_path / "probe"] * 3
+    assert [(entry.key, entry.num_bytes) for entry in store.list("")] == [("data/x/r00000.json", 2), ("probe/one", 1)]
+
+
+def test_a_place_where_no_directory_can_be_made_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises((ObjectMissing, StoreRefused)):
+        FileStore(tmp_path / "file").create("probe/one", b"1")

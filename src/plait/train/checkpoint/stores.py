@@ -24,6 +24,7 @@ CHUNK_BYTES = 16 * 2**20
 _ALIGN_BYTES = 4096
 _WRITERS = 2
 _ASIDE = ".writing-"
+_MOST_TRIES = 100
 
 
 class StoreFailed(PlaitError):
@@ -115,10 +116,6 @@ class FileStore:
         return self.directory / key
 
     def _aside(self, path: Path) -> Path:
-        folder = path.parent
-        if not folder.is_dir():
-            self._durable -= {folder, *folder.parents}
-            folder.mkdir(parents=True, exist_ok=True)
         return path.parent / f"{_ASIDE}{os.getpid()}-{uuid.uuid4().hex[:8]}-{path.name}"
 
     def put(self, key: str, data: Buffer, num_bytes: int, each: Callable[[Buffer], None] | None = None) -> None:
@@ -136,7 +133,7 @@ class FileStore:
                 raise
 
     def _write(self, path: Path, data: memoryview, num_bytes: int, each: Callable[[Buffer], None] | None) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = self._opened(path)
         try:
             if self._go_direct(descriptor, data, num_bytes):
                 _write_direct(descriptor, data, num_bytes, each)
@@ -149,6 +146,20 @@ class FileStore:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _opened(self, path: Path) -> int:
+        """Makes a file, and its directory as often as another process removes it for being empty."""
+        folder, tries = path.parent, 0
+        while True:
+            try:
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                tries += 1
+                if tries > _MOST_TRIES:
+                    raise
+                self._durable -= {folder, *folder.parents}
+                with contextlib.suppress(FileNotFoundError):
+                    folder.mkdir(parents=True, exist_ok=True)
 
     def _go_direct(self, descriptor: int, data: memoryview, num_bytes: int) -> bool:
         """Switches the file to direct writes where that pays and both memory and file system allow it."""
