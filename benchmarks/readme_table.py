@@ -41,7 +41,7 @@ SHOWN = {
     "sched_neutral": ("jct_over_gavel", "cost_over_gavel", "jct_over_sia", "cost_over_sia", "worst_rho"),
     "sched_scale": ("round_s_2k_10k", "round_s_8k_10k", "round_s_100k", "gap_max"),
     "step_overhead": ("overhead_ratio",),
-    "torture": ("runs", "wrong_restores", "flips_found_share"),
+    "torture": ("runs", "runs_over_tiers", "wrong_restores", "flips_found_share"),
     "unequal_dp": ("plait_over_sum", "prop_over_sum", "ddp_over_sum", "plait_over_ddp", "equal_plait_over_ddp"),
 }
 """What the readmes show of each script; all else is on the page."""
