@@ -41,7 +41,7 @@ _BATCH_S = 0.05
 _MOST_IN_BATCH = 50
 _BATCHES = 3
 _CODEC_VALUES = 2**18
-TRIAL_BYTES = (2**14, 2**17, 2**20, 2**22)
+TRIAL_BYTES = (2**14, 2**17, 2**20, 2**22, 2**24)
 LONGEST_TRIAL_S = 0.2
 """Trials that should take longer are left to the formula, except the first two of each candidate."""
 
