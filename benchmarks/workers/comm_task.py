@@ -106,6 +106,7 @@ def main() -> None:
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(task.model.parameters(), lr=task.lr, weight_decay=0.0)
     else:
         optimizer = plait.OneBitAdam(task.model.parameters(), lr=task.lr, freeze=round(WARM_UP_SHARE * steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps))
     with plait.session(
         global_batch_size=BATCH * world,
         micro_batches=world,
@@ -113,11 +114,11 @@ def main() -> None:
         heartbeat_timeout_s=60.0,
         seed=int(os.environ["BENCH_SEED"]),
     ) as run:
-        replica, optimizer, loader = run.prepare(task.model, optimizer, task.train, steps=steps, draws_random=False)
+        replica, optimizer, loader = run.prepare(
+            task.model, optimizer, task.train, steps=steps, scheduler=schedule, draws_random=False
+        )
         before = sent_bytes()
-        for step, (x, y) in enumerate(loader):
-            for group in optimizer.param_groups:
-                group["lr"] = task.lr * rate_at(step, steps)
+        for x, y in loader:
             task.loss(replica(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()

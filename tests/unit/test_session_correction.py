@@ -87,6 +87,24 @@ def test_a_step_that_takes_what_was_predicted_changes_nothing() -> None:
     assert not routes.observe(Travel(codec="bf16", sizes_bytes=(8,), seconds=1.0), 1.0), "it has no table"
 
 
+def test_the_only_way_of_a_codec_stays_however_long_it_takes() -> None:
+    """Hosts of equal links know one way for coded values: each to each."""
+    net = Network(
+        island_of=(0, 1, 2),
+        latency_s=((1e-4,) * 3,) * 3,
+        bytes_per_s=((1e8,) * 3,) * 3,
+        uplink_bytes_per_s=(1e8,) * 3,
+        codec_s_per_byte={"sign1": 1e-10},
+    )
+    members = ("a", "b", "c")
+    ratios = {"fp32": 1.0, "sign1": 1 / 31}
+    routes = Routes(members, KnownNetwork.of(members, Table(net, candidates(net, ["sign1"]), ratios)))
+    assert routes.tables is not None
+    assert len(routes.tables["sign1"].candidates) == 1
+    for _ in range(WINDOW_STEPS * 2 * WINDOWS):
+        assert not routes.observe(Travel(codec="sign1", sizes_bytes=(4 * COUNT,), seconds=9.0), 9.0)
+
+
 def test_several_sums_share_one_time_by_what_each_was_predicted_to_take() -> None:
     tables = known().tables(MEMBERS)
     assert tables is not None

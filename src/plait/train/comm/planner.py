@@ -326,7 +326,7 @@ class Table:
         for row, size_bytes in enumerate(SIZES):
             used = self.in_use.get(row)
             drift = None if used is None else self.factors.get((used, row))
-            if used is None or drift is None:
+            if used is None or drift is None or len(self.candidates) < 2:
                 continue
             used_s = self.predicted_s(used, size_bytes)
             rival_s, _, rival = min(
