@@ -87,6 +87,13 @@ def test_a_step_that_takes_what_was_predicted_changes_nothing() -> None:
     assert not routes.observe(Travel(codec="bf16", sizes_bytes=(8,), seconds=1.0), 1.0), "it has no table"
 
 
+def test_steps_that_are_held_up_now_and_then_change_nothing() -> None:
+    routes = Routes(MEMBERS, known())
+    for number in range(WINDOW_STEPS * 4 * WINDOWS):
+        seconds = 5.0 if number % 3 == 0 else 0.0105
+        assert not routes.observe(Travel(codec="fp32", sizes_bytes=(4 * COUNT,), seconds=seconds), seconds)
+
+
 def test_the_only_way_of_a_codec_stays_however_long_it_takes() -> None:
     """Hosts of equal links know one way for coded values: each to each."""
     net = Network(

@@ -1,6 +1,7 @@
 """By which plan the members of one generation exchange their values: by what was measured, or along their islands."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from plait.train.collectives.plan import Plan, chunks_of, direct, islands
 from plait.train.collectives.planned import Route
@@ -36,7 +37,7 @@ class Routes:
         self.tables = known.tables(names) if known is not None else None
         self.switches: list[str] = []
         self._known: dict[tuple[MessageLayout, str], Route] = {}
-        self._steps = 0
+        self._window: dict[tuple[str, tuple[int, ...]], list[float]] = {}
 
     @property
     def has_islands(self) -> bool:
@@ -65,10 +66,14 @@ class Routes:
         """
         if self.tables is None or travel.codec not in self.tables:
             return []
+        window = self._window.setdefault((travel.codec, travel.sizes_bytes), [])
+        window.append(seconds)
+        if len(window) < WINDOW_STEPS:
+            return []
         table = self.tables[travel.codec]
-        table.observe_together(travel.sizes_bytes, seconds)
-        self._steps += 1
-        changes = table.decide() if self._steps % WINDOW_STEPS == 0 else {}
+        table.observe_together(travel.sizes_bytes, median(window))  # single steps are held up by anything
+        window.clear()
+        changes = table.decide()
         told = [f"{SIZES[row]} bytes: {way} in place of {table.in_use[row]}" for row, way in changes.items()]
         if told:
             table.in_use.update(changes)
