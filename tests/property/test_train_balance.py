@@ -56,7 +56,7 @@ def test_leaving_out_is_near_the_optimum(
     best_s = min(step_s(other, costs, cost_of_exchange) for other in every)
     one_micro_s = max(cost.per_micro_s for cost in costs.values())
     assert split in every
-    assert step_s(split, costs, cost_of_exchange) <= best_s + one_micro_s
+    assert step_s(split, costs, cost_of_exchange) <= best_s + one_micro_s + 1e-12  # sums are rounded
     assert step_s(split, costs, cost_of_exchange) <= step_s(soonest_split(total, costs, caps), costs, cost_of_exchange)
 
 

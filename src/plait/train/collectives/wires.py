@@ -41,8 +41,8 @@ class ErrorLedger:
 
     @property
     def owes(self) -> bool:
-        """Whether this member owes more than what a settled step leaves, a rounding."""
-        return bool(self._owing)
+        """Whether this member owes more than a settled step leaves, or will once the running step counts."""
+        return bool(self._owing) or not all(self._used.values())
 
     def use(self, stretch: Stretch, *, pays: bool) -> Debt:
         """Returns the debt of a stretch that is about to be exchanged; ``pays`` says that all of it is sent."""
