@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from plait.train.collectives.mesh import Mesh
+    from plait.train.collectives.mesh import Mesh, MeshWork
 
 # Before torch is imported anywhere: small tensors on several threads wait for each other, the more the busier the
 # machine. Workers get the same from their agent.
@@ -46,3 +46,17 @@ def meshes() -> "Callable[[int], AbstractContextManager[list[Mesh]]]":
                 mesh.close()
 
     return made_of
+
+
+@pytest.fixture(scope="session")
+def finish() -> "Callable[[Sequence[MeshWork]], None]":
+    """Drives all members in turn, as their own processes would, until their works are over."""
+
+    def drive(works: "Sequence[MeshWork]") -> None:
+        for _ in range(100_000):
+            done = [work.is_completed() for work in works]  # each of them, for each moves its own member on
+            if all(done):
+                return
+        pytest.fail("the sums do not come to an end")
+
+    return drive

@@ -1,5 +1,6 @@
 """Tiers that fail: disks that cannot be read, senders that stand still, zombies, stores that are slower than disks."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -225,18 +226,24 @@ def peers() -> Iterator[Peers]:
     listener.close()
 
 
+@contextlib.contextmanager
+def offering(peers: Peers, url: str, data_bytes: int) -> Iterator[socket.socket]:
+    """The connection of a sender whose offer of a copy was taken, and which sends nothing yet."""
+    with connected(peers, peers.addresses[0][1]) as connection:
+        offer = {
+            "kind": "keep", "url": url, "member": "w0", "generation": 1, "step": 2,
+            "index_bytes": 100, "data_bytes": data_bytes, "insists": False,
+        }  # fmt: skip
+        send_line(connection, offer)
+        assert receive_line(connection)["kind"] == "send"
+        yield connection
+
+
 def test_a_sender_that_stands_still_keeps_nobody_from_the_copy_before(tmp_path: Path, peers: Peers) -> None:
     """As when the cable of its node is pulled: those who restart elsewhere need that copy now."""
     life = Life(tmp_path, peers=asdict(peers))
     life.train(1, PEER)
-    address = peers.addresses[0][1]
-    with connected(peers, address) as stalled:
-        offer = {
-            "kind": "keep", "url": life.charge.url, "member": "w0", "generation": 1, "step": 2,
-            "index_bytes": 100, "data_bytes": 100_000, "insists": False,
-        }  # fmt: skip
-        send_line(stalled, offer)
-        assert receive_line(stalled)["kind"] == "send"
+    with offering(peers, life.charge.url, 100_000) as stalled:
         stalled.sendall(bytes(50_000))
         (copy,) = copies_of(peers, life.charge.url)
         assert copy.step == 1
@@ -253,13 +260,7 @@ def test_while_a_copy_is_being_freed_the_others_are_served(tmp_path: Path, peers
     life = Life(tmp_path, peers=asdict(peers))
     life.train(1, PEER)
     address = peers.addresses[0][1]
-    with connected(peers, address) as stalled:
-        offer = {
-            "kind": "keep", "url": life.charge.url, "member": "w0", "generation": 1, "step": 2,
-            "index_bytes": 100, "data_bytes": 1000, "insists": False,
-        }  # fmt: skip
-        send_line(stalled, offer)
-        assert receive_line(stalled)["kind"] == "send"
+    with offering(peers, life.charge.url, 1000):
         dropping = threading.Thread(target=drop_copy, args=(peers, address, life.charge.url, "w0"))
         dropping.start()  # waits for the one that is coming
         send_copy(peers, address, life.arena.segment, 0, url="file:///another", member="w0")

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
@@ -37,15 +37,7 @@ def at_once(tasks: list[Callable[[], Mesh]]) -> list[Mesh]:
 
 
 Meshes = Callable[[int], AbstractContextManager[list[Mesh]]]
-
-
-def finish(works: list[MeshSum]) -> None:
-    """Drives all members in turn, as their own processes would."""
-    for _ in range(100_000):
-        done = [work.is_completed() for work in works]  # each of them, for each moves its own member on
-        if all(done):
-            return
-    pytest.fail("the sums do not come to an end")
+Finish = Callable[[Sequence[MeshSum]], None]
 
 
 def added(rows: list[Tensor]) -> Tensor:
@@ -64,7 +56,7 @@ def added(rows: list[Tensor]) -> Tensor:
     seed=st.integers(0, 2**31),
 )
 def test_all_members_get_the_bits_of_a_sum_in_the_order_of_ranks(
-    size: int, lengths: list[int], dtype: torch.dtype, seed: int, meshes: Meshes
+    size: int, lengths: list[int], dtype: torch.dtype, seed: int, *, meshes: Meshes, finish: Finish
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     with meshes(size) as group:
@@ -77,7 +69,7 @@ def test_all_members_get_the_bits_of_a_sum_in_the_order_of_ranks(
             assert torch.equal(tensor, total)
 
 
-def test_a_sum_on_a_view_lands_in_the_view(meshes: Meshes) -> None:
+def test_a_sum_on_a_view_lands_in_the_view(meshes: Meshes, finish: Finish) -> None:
     with meshes(2) as group:
         wholes = [torch.zeros(4, 4), torch.zeros(4, 4)]
         for whole in wholes:
@@ -86,7 +78,7 @@ def test_a_sum_on_a_view_lands_in_the_view(meshes: Meshes) -> None:
     assert all(torch.equal(whole[:, 1], torch.full((4,), 3.0)) and whole.sum() == 12.0 for whole in wholes)
 
 
-def test_a_member_that_is_ahead_is_heard_later(meshes: Meshes) -> None:
+def test_a_member_that_is_ahead_is_heard_later(meshes: Meshes, finish: Finish) -> None:
     """One member starts both its sums before the other has started its first."""
     with meshes(2) as group:
         ahead = [group[0].all_reduce(torch.tensor([1.0])), group[0].all_reduce(torch.tensor([2.0]))]
@@ -97,7 +89,7 @@ def test_a_member_that_is_ahead_is_heard_later(meshes: Meshes) -> None:
     assert [float(w.tensor) for w in ahead] == [11.0, 22.0] == [float(w.tensor) for w in behind]
 
 
-def test_what_a_peer_sent_before_its_end_counts_and_then_its_end_is_told(meshes: Meshes) -> None:
+def test_what_a_peer_sent_before_its_end_counts_and_then_its_end_is_told(meshes: Meshes, finish: Finish) -> None:
     with meshes(2) as group:
         group[1].all_reduce(torch.tensor([2.0]))
         group[1].close()
@@ -109,7 +101,7 @@ def test_what_a_peer_sent_before_its_end_counts_and_then_its_end_is_told(meshes:
             group[0].all_reduce(torch.tensor([1.0])).wait(timedelta(seconds=10))
 
 
-def test_a_time_out_leaves_the_sum_on_its_way(meshes: Meshes) -> None:
+def test_a_time_out_leaves_the_sum_on_its_way(meshes: Meshes, finish: Finish) -> None:
     with meshes(2) as group:
         early = group[0].all_reduce(torch.tensor([1.0]))
         with pytest.raises(RuntimeError, match="not complete"):
@@ -118,7 +110,7 @@ def test_a_time_out_leaves_the_sum_on_its_way(meshes: Meshes) -> None:
         assert float(early.tensor) == 3.0
 
 
-def test_giving_up_ends_sums_on_both_sides(meshes: Meshes) -> None:
+def test_giving_up_ends_sums_on_both_sides(meshes: Meshes, finish: Finish) -> None:
     with meshes(2) as group:
         mine, theirs = group[0].all_reduce(torch.ones(3)), group[1].all_reduce(torch.ones(3))
         pending = group[0].all_reduce(torch.ones(3))
@@ -138,7 +130,7 @@ def test_members_that_sum_unlike_tensors_are_refused(meshes: Meshes) -> None:
             group[0].all_reduce(torch.ones(3)).wait(timedelta(seconds=10))
 
 
-def test_what_the_kernel_does_not_take_is_owed_until_it_has_left(meshes: Meshes) -> None:
+def test_what_the_kernel_does_not_take_is_owed_until_it_has_left(meshes: Meshes, finish: Finish) -> None:
     big = MOST_ONE_HOP_BYTES * 512
     with meshes(2) as group:
         work = group[0].all_reduce(torch.ones(big // 4))
@@ -177,7 +169,7 @@ def test_frames_come_whole_however_the_stream_is_cut(lengths: list[int], cuts: l
     assert [(key, hop, bytes(data)) for key, hop, data in found] == sent
 
 
-def test_long_streams_are_steady_and_a_chosen_control_stays(meshes: Meshes) -> None:
+def test_long_streams_are_steady_and_a_chosen_control_stays(meshes: Meshes, finish: Finish) -> None:
     known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
     if not {"bbr", "cubic", "reno"} <= set(known):
         pytest.skip(f"this kernel offers {' '.join(known)}, which leaves nothing to choose")
@@ -193,9 +185,11 @@ def test_a_closed_connection_needs_no_control(meshes: Meshes) -> None:
     with meshes(2) as group:
         group[0].close()
         group[0].steady()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            control_of(group[0].peers[1].connection)
 
 
-def test_a_stranger_is_not_let_in() -> None:
+def test_a_stranger_is_not_let_in(finish: Finish) -> None:
     builders = [MeshBuilder("127.0.0.1", rank, 2, token) for rank, token in ((0, "token"), (1, "token"))]
     host, port = builders[0].address.rsplit(":", 1)
     with socket.create_connection((host, int(port))) as stranger:

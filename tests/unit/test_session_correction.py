@@ -19,6 +19,8 @@ from plait.train.compression.message import message_layout
 
 MEMBERS = ("a", "a", "b", "b")
 COUNT = 2**18
+Meshes = Callable[[int], AbstractContextManager[list[Mesh]]]
+Finish = Callable[[Sequence[MeshWork]], None]
 
 
 def known() -> KnownNetwork:
@@ -36,16 +38,8 @@ def known() -> KnownNetwork:
     return KnownNetwork.of(MEMBERS, table)
 
 
-def finish(works: Sequence[MeshWork]) -> None:
-    for _ in range(100_000):
-        done = [work.is_completed() for work in works]  # each of them, for each moves its own member on
-        if all(done):
-            return
-    pytest.fail("the sums do not come to an end")
-
-
 def test_all_members_go_another_way_after_the_same_step_and_their_sums_stay_right(
-    meshes: Callable[[int], AbstractContextManager[list[Mesh]]],
+    meshes: Meshes, finish: Finish
 ) -> None:
     message, fp32 = message_layout([(COUNT, 1)]), codec("fp32")
     routes = [Routes(MEMBERS, known()) for _ in MEMBERS]
@@ -160,7 +154,7 @@ def test_sums_by_the_back_end_are_timed_by_whoever_waits() -> None:
     assert (found.codec, found.sizes_bytes) == ("fp32", (80, 80))
 
 
-def test_small_sums_beside_do_not_disturb(meshes: Callable[[int], AbstractContextManager[list[Mesh]]]) -> None:
+def test_small_sums_beside_do_not_disturb(meshes: Meshes, finish: Finish) -> None:
     with meshes(2) as group:
         small = [mesh.all_reduce(torch.ones(4)) for mesh in group]
         assert travel_of([small[0], Work(1.0, 2.0)]) == Travel(codec="sign1", sizes_bytes=(8,), seconds=1.0)

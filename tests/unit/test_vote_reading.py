@@ -58,6 +58,15 @@ def test_members_of_different_minds_apply_nothing(other: dict[str, int]) -> None
             read(reduced(ballots), MEMBERS, mine)
 
 
+def test_members_that_would_apply_a_step_at_different_rates_apply_nothing() -> None:
+    ballots = [ballot(rates_hash=5), ballot(rates_hash=6), ballot(rates_hash=5)]
+    for mine in ballots:
+        with pytest.raises(ContractMismatch, match=r"in step 5 w0, w2 and w1 have different learning rates"):
+            read(reduced(ballots), MEMBERS, mine)
+    waiting = [ballot(rates_hash=5), ballot(rates_hash=6, is_ready=False), ballot(rates_hash=5)]
+    assert read(reduced(waiting), MEMBERS, waiting[0]).ready == {"w0", "w2"}, "it gets its rates with its state"
+
+
 def test_a_vote_comes_through_json_as_it_was() -> None:
     ballots = [ballot(compute_us=17, micro_batches=3), ballot(found_inf=True, is_ready=False), ballot(loss_sum=None)]
     vote = read(reduced(ballots), MEMBERS, ballots[0])

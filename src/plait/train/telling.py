@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch.optim import Optimizer
+
 from plait.train.collectives.travel import Travel
 from plait.train.observers import StepFacts
 from plait.train.optimizers import OneBitAdam
@@ -58,6 +60,7 @@ def ballot_of(engine: "StepEngine", share: Share, travel: Travel | None, *, foun
         loss_sum=share.loss_sum if share.count else 0.0,
         compute_us=share.compute_us,
         travel_us=0 if travel is None else max(1, round(1e6 * travel.seconds)),
+        rates_hash=_rates_hash(optimizer),
         micro_batches=len(share.run),
         is_ready=not engine.is_shadow,
         most=engine.most,
@@ -69,7 +72,15 @@ def ballot_of(engine: "StepEngine", share: Share, travel: Travel | None, *, foun
 
 def _plan_hash(engine: "StepEngine") -> int:
     """A number that differs where members disagree on the generation."""
-    text = f"{engine.standing.generation} {engine.standing.members}"
+    return _hash31(f"{engine.standing.generation} {engine.standing.members}")
+
+
+def _rates_hash(optimizer: Optimizer) -> int:
+    """A number that differs where members would apply a step differently."""
+    return _hash31(str([(float(g["lr"]), float(g.get("weight_decay", 0.0))) for g in optimizer.param_groups]))
+
+
+def _hash31(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 

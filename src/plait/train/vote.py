@@ -16,7 +16,7 @@ from plait.errors import ContractMismatch
 
 _LOSS_UNIT = 2.0**-24
 _FIXED = 9
-_PER_MEMBER = 5
+_PER_MEMBER = 6
 _NO_LIMIT = -1
 
 
@@ -31,6 +31,7 @@ class Ballot:
     loss_sum: float | None = None
     compute_us: int = 0
     travel_us: int = 0
+    rates_hash: int = 0
     micro_batches: int = 0
     is_ready: bool = True
     most: int | None = None
@@ -144,7 +145,7 @@ def cast(ballot: Ballot, index: int, size: int) -> Tensor:
     )
     at = _FIXED + _PER_MEMBER * index
     most = _NO_LIMIT if ballot.most is None else ballot.most
-    own = [ballot.compute_us, ballot.micro_batches, int(ballot.is_ready), most, ballot.travel_us]
+    own = [ballot.compute_us, ballot.micro_batches, int(ballot.is_ready), most, ballot.travel_us, ballot.rates_hash]
     values[at : at + _PER_MEMBER] = torch.tensor(own)
     return values
 
@@ -153,7 +154,8 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
     """Returns what the reduced numbers say.
 
     Raises:
-        ContractMismatch: members voted on different steps or splits; nothing may be applied.
+        ContractMismatch: members voted on different steps or splits, or would apply the step at different learning
+            rates; nothing may be applied.
     """
     size = len(members)
     if values[0] != ballot.step * size or values[1] != ballot.plan_hash * size:
@@ -162,9 +164,10 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
             f" {size} times {ballot.step} was expected"
         )
     told = []
+    rates: dict[int, list[str]] = {}
     for index, name in enumerate(members):
         at = _FIXED + _PER_MEMBER * index
-        compute_us, micro_batches, is_ready, most, travel_us = values[at : at + _PER_MEMBER]
+        compute_us, micro_batches, is_ready, most, travel_us, rates_hash = values[at : at + _PER_MEMBER]
         vote = MemberVote(
             compute_us=compute_us,
             micro_batches=micro_batches,
@@ -173,6 +176,9 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
             travel_us=travel_us,
         )
         told.append((name, vote))
+        if vote.is_ready:
+            rates.setdefault(rates_hash, []).append(name)
+    _check_rates(ballot.step, list(rates.values()))
     return Vote(
         step=ballot.step,
         count=values[2],
@@ -183,3 +189,13 @@ def read(values: list[int], members: tuple[str, ...], ballot: Ballot) -> Vote:
         settles=values[7] > 0,
         measures=values[8] > 0,
     )
+
+
+def _check_rates(step: int, alike: list[list[str]]) -> None:
+    """Refuses a step that would leave members with different weights."""
+    if len(alike) > 1:
+        groups = " and ".join(", ".join(names) for names in alike)
+        raise ContractMismatch(
+            f"in step {step} {groups} have different learning rates or weight decays, as loops of their own count"
+            " differently: hand the schedule to prepare(scheduler=...)"
+        )

@@ -98,6 +98,14 @@ def test_a_worker_with_another_model_is_refused_alone(fleet_of: Callable[..., "F
     assert "ContractMismatch: w2 differs from w0 in parameters: " in fleet.log("w2")
 
 
+def test_a_schedule_of_a_loop_of_its_own_is_refused_before_weights_differ(fleet_of: Callable[..., "Fleet"]) -> None:
+    fleet = fleet_of(steps=15, own_rates=["w1"])
+    fleet.start(["w0", "w1", "w2"])
+    assert set(fleet.codes().values()) == {1}
+    for member in ("w0", "w1", "w2"):
+        assert "ContractMismatch: in step 1 w0, w2 and w1 have different learning rates" in fleet.log(member)
+
+
 def test_a_joiner_with_another_model_is_refused_and_the_run_goes_on(fleet_of: Callable[..., "Fleet"]) -> None:
     fleet = fleet_of(steps=STEPS, expects=["w3"], patient_steps=30, models={"w2": "wider"})
     fleet.start(["w0", "w1"])

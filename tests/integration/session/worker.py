@@ -187,6 +187,8 @@ def work(told: dict[str, Any]) -> None:
                 loss.backward()
                 closing.step()
                 closing.zero_grad()
+            if me in told.get("own_rates", ()):
+                optimizer.param_groups[0]["lr"] *= 0.9
             if run.step == leaves_at:
                 break
         book.write(Path(os.environ["PLAIT_RUN_DIR"]) / f"{run.member}.json", model)

@@ -138,7 +138,7 @@ class CommEngine:
         raise PlaitError(f"unknown shape {wanted!r}{did_you_mean(wanted, SHAPES)}")
 
     def tune(self, codecs: Sequence[str] = (), saved: Path | None = None) -> Table:
-        """Measures links, codecs and ways to do an all-reduce, in two or three seconds; ``"auto"`` goes by it then.
+        """Measures links, codecs and ways to do an all-reduce, in five to ten seconds; ``"auto"`` goes by it then.
 
         All members call it at the same time, with nothing else under way.
 

@@ -1,4 +1,4 @@
-"""Measures the network between members and how long each way of an all-reduce takes on it, in two or three seconds.
+"""Measures the network between members and how long each way of an all-reduce takes on it, in five to ten seconds.
 
 All members take part at the same time, and end with the same numbers bit for bit: everything that somebody measured is
 summed over all.
