@@ -53,6 +53,12 @@ def test_the_verb_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> No
     assert "as expected: 1 of 1" in printed
 
 
+def test_where_no_window_tells_of_a_lower_price_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(__file__).parent / "scenarios" / "price-spot.yaml"
+    assert execute(["explain", "--scenario", str(file)]) == 0
+    assert "when: not known: no price window says when A100 or V100 will be cheaper" in capsys.readouterr().out
+
+
 BROKEN = {
     "constraint: gangs": "did you mean",
     "job: third": "the scenario has no job 'third'",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from plait.schedule.constraints import Constraint, binding
-from plait.schedule.gates import left_s_of
+from plait.schedule.gates import cheap_in_s, left_s_of
 from plait.schedule.knowledge import Knowledge
 from plait.schedule.phrases import of_workers, span
 from plait.schedule.policy import Policy
@@ -104,7 +104,7 @@ def explain_task(
         history=tuple(history),
         constraint=constraint,
         starts_in_s=_starts_in_s(state, task, expected) if constraint is not None else None,
-        starts=_starts(state, task, expected) if constraint is not None else "",
+        starts=_starts(state, job, task, expected, constraint) if constraint is not None else "",
     )
 
 
@@ -113,13 +113,19 @@ def _starts_in_s(state: ClusterState, task: TaskRecord, expected: Forecast | Non
     return None if at_s is None else max(0.0, at_s - state.now_s)
 
 
-def _starts(state: ClusterState, task: TaskRecord, expected: Forecast | None) -> str:
+def _starts(
+    state: ClusterState, job: JobRecord, task: TaskRecord, expected: Forecast | None, constraint: Constraint
+) -> str:
     """Says when the task will probably start, if all goes as expected."""
     in_s = _starts_in_s(state, task, expected)
     if in_s is not None:
         return f"expected to start in {span(in_s)}, if all goes on as it is"
     if expected is not None and expected.is_cut:
         return f"not expected to start within {span(expected.until_s - state.now_s)}; further was not looked"
+    spec = job.job.task(task.key.task)
+    names = [request.accelerator for request in spec.resources.any_of]
+    if constraint.kind == "price" and not constraint.also and cheap_in_s(state, spec, names) is None:
+        return f"not known: no price window says when {' or '.join(dict.fromkeys(names))} will be cheaper"
     open_ends = [attempt.id for attempt in state.attempts.values() if not left_s_of(state, attempt)]
     if open_ends and not task.is_impossible:
         more = f" and {len(open_ends) - 3} others" if len(open_ends) > 3 else ""

@@ -136,8 +136,8 @@ def _could_hold(spec: Task, task: TaskRecord, wishes: Mapping[str, Wish], left: 
 def _too_dear(state: ClusterState, spec: Task, names: Sequence[str]) -> str:
     now = prices(state)
     told = ", ".join(f"one {name} costs {now[name]:g} an hour" for name in names if name in now)
-    opens = [at_s for name in names if (at_s := _cheap_in_s(state, spec, name)) is not None]
-    when = f"; prices fall in {min(opens):.0f} s" if opens else ""
+    falls_in_s = cheap_in_s(state, spec, names)
+    when = "" if falls_in_s is None else f"; prices fall in {falls_in_s:.0f} s"
     return f"{told} now, above the {spec.max_price_per_hour:g} that it pays at most{when}"
 
 
@@ -166,8 +166,12 @@ def _clock(time_s: float) -> str:
     return f"{int(time_s // 3600) % 24:02d}:{int(time_s % 3600 // 60):02d}"
 
 
+def cheap_in_s(state: ClusterState, spec: Task, names: Iterable[str]) -> float | None:
+    """Returns in how many seconds one of these types falls to what the task pays; None where no window says so."""
+    return min((at_s for name in names if (at_s := _cheap_in_s(state, spec, name)) is not None), default=None)
+
+
 def _cheap_in_s(state: ClusterState, spec: Task, name: str) -> float | None:
-    """Returns in how many seconds the price of a type falls to what the task pays; None where no window says so."""
     day_s, most = state.day_s(), spec.max_price_per_hour
     if day_s is None or most is None or name in state.prices_per_hour:
         return None
