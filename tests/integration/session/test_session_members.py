@@ -71,7 +71,7 @@ def test_one_that_breaks_out_of_its_loop_leaves_and_the_others_go_on(
     fleet.start(["w0", "w1", "w2"])
     staying = [m for m in ("w0", "w1", "w2") if m != leaver]
     *others, left = fleet.results(*staying, leaver)
-    assert left["step"] == 6
+    assert 6 <= left["step"] < 15
     for found in others:
         assert found["step"] == 15
         assert found["world"] == staying

@@ -23,11 +23,13 @@ from torch.utils.data import Dataset
 
 import plait
 from plait.spec.job import DevicePrecision, PrecisionPlan
+from plait.train.compression import CODECS, warm_up
 from plait.train.observers import StepFacts
 from plait.train.session import Session
 
 _PR_SET_PDEATHSIG = 1
 _TYPES = {"fp32": torch.float32, "fp64": torch.float64}
+_compiled: set[str] = set()
 
 
 class Samples(Dataset[tuple[Tensor, Tensor, int]]):
@@ -189,7 +191,7 @@ def work(told: dict[str, Any]) -> None:
                 closing.zero_grad()
             if me in told.get("own_rates", ()):
                 optimizer.param_groups[0]["lr"] *= 0.9
-            if run.step == leaves_at:
+            if leaves_at is not None and run.step >= leaves_at:  # a step in which it has no work is none of its loop
                 break
         book.write(Path(os.environ["PLAIT_RUN_DIR"]) / f"{run.member}.json", model)
 
@@ -212,6 +214,14 @@ def live(order: dict[str, Any]) -> int:
     return 0
 
 
+def compile_kernels(told: dict[str, Any]) -> None:
+    """Compiles what a scenario's workers would each compile at the same time, where it is not on disk yet."""
+    used = {str(told.get("compression")), "sign1" if "freeze" in told or "kind" in told else ""}
+    for name in (used & CODECS.keys()) - _compiled:
+        warm_up(CODECS[name]())
+        _compiled.add(name)
+
+
 def nurse() -> None:
     """Forks a worker a line; answers with its process number, or with the exit codes that are asked for."""
     children: dict[int, int | None] = {}
@@ -224,6 +234,7 @@ def nurse() -> None:
                     children[pid] = os.waitstatus_to_exitcode(status) if found else None
             answer: Any = [children[pid] for pid in order["wait"]]
         else:
+            compile_kernels(order["scenario"])
             parent = os.getpid()
             answer = os.fork()
             if answer == 0:
