@@ -254,7 +254,7 @@ async def test_survivors_are_told_of_the_lost_and_progress_is_kept(stage: "Stage
             )
         )
 
-        await stage.until(lambda: controller.board.of_attempt(orders[0].attempt_id) is not None)
+        await stage.until(lambda: controller.writer.state.attempts[orders[0].attempt_id].progress is not None)
         line = (await asyncio.to_thread(client.progress, "digits-1"))[0]
         assert (line["loss"], line["split"]) == (None, {"w0": 2, "w1": 1, "w2": 1})
         explained = await asyncio.to_thread(client.explain, "digits-1")
