@@ -259,3 +259,11 @@ def test_of_a_run_the_last_the_even_and_the_best_checkpoints_stay(
     found = {one.name.step: one.manifest.metric for one in Catalogue(FileStore(tmp_path)).found() if one.manifest}
     assert found == {10: 0.4, 8: 0.5, 4: 0.5, 3: 0.1}
     assert "could not be saved" not in caplog.text  # the last step is due, and saved once more because it is the last
+
+
+def test_a_session_that_is_not_open_says_how_it_is_opened() -> None:
+    run: Any = plait.session()
+    with pytest.raises(AttributeError, match=r"session is not open yet: write `with plait.session\(\.\.\.\) as run:`"):
+        run.prepare(*parts(), DATA, epochs=1)
+    with run as opened:
+        assert opened.rank == 0

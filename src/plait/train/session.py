@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -36,6 +36,7 @@ from plait.train.making import (
 from plait.train.membership.link import WardenLink
 from plait.train.notice import heed_notice
 from plait.train.observers import Observers, StepFacts
+from plait.train.opening import opened_by_with
 from plait.train.operators.swap import swap_in_forward
 from plait.train.optimizers import OneBitAdam
 from plait.train.precision import ComputePrecision, check_reduce, compute_plan
@@ -64,7 +65,7 @@ logger = logging.getLogger("plait")
 _START_TIMEOUT_S = 60.0
 
 
-@contextmanager
+@opened_by_with
 def session(
     *,
     global_batch_size: int = 32,
