@@ -23,6 +23,7 @@ SHOWN = {
     "comm_islands": ("of_limit", "ring_good_over_plait", "ring_bad_over_plait", "uplink_bytes_over_s_1bit"),
     "comm_overlap": ("exposed_over_blocking", "early_exposed_over_blocking_500m", "speedup_by_overlap"),
     "comm_planner": ("within_25_percent_share", "chosen_over_best_max", "plain_over_chosen_unshaped"),
+    "comm_resize": ("resized_over_undisturbed_max", "restored_over_undisturbed_max", "noise_of_seeds_max"),
     "comm_slow_rank": ("ring_over_plait",),
     "comm_traffic": ("traffic_reduction_vs_fp32", "loss_over_adam_max"),
     "controller_kill": ("kills", "jobs_lost", "attempts_doubled", "orphans"),
