@@ -1,17 +1,20 @@
 """The warden's own rules, fed with times; no process and no connection."""
 
+import asyncio
+import errno
 import json
 import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from plait.train.membership import protocol as p
 from plait.train.membership import speech as s
-from plait.train.membership.frames import FrameBuffer
+from plait.train.membership.frames import FrameBuffer, frame
 from plait.train.membership.pulse import PHASES, Pulse, new_pulse
 from plait.train.membership.warden import Warden, WardenConfig, order
 
@@ -113,3 +116,46 @@ def test_a_pulse_is_seen_through_another_handle() -> None:
 
 def test_the_tenth_member_comes_after_the_second() -> None:
     assert sorted(["w10", "w2", "w0"], key=order) == ["w0", "w2", "w10"]
+
+
+class Connection:
+    """A stream from a peer that greets and then breaks."""
+
+    def __init__(self, error: OSError) -> None:
+        self._heard: list[bytes | OSError] = [frame(["hello", "w0", "word", {}, True]), error]
+
+    async def read(self, _num_bytes: int) -> bytes:
+        match self._heard.pop(0):
+            case bytes(data):
+                return data
+            case error:
+                raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_dead"),
+    [
+        (ConnectionResetError(errno.ECONNRESET, "reset"), True),
+        (BrokenPipeError(errno.EPIPE, "what a reset is where the peer's end was seen before"), True),
+        (TimeoutError(errno.ETIMEDOUT, "timed out"), False),
+        (OSError(errno.EHOSTUNREACH, "no route"), False),
+    ],
+)
+async def test_a_socket_that_is_closed_means_death_and_a_network_that_fails_does_not(
+    joiner: Warden, error: OSError, is_dead: bool
+) -> None:
+    """One of two who takes a death for silence waits for the other for ever."""
+    await joiner._converse(cast("Any", Connection(error)), MagicMock(), "w0")
+    assert ("w0" in joiner.state.gone) is is_dead
+    assert ("w0" in joiner.peers) is not is_dead
+
+
+async def test_a_peer_that_ends_while_it_is_written_to_breaks_the_pipe() -> None:
+    """Two writes without a look at what has come: the first is answered by a reset, the second finds it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reader, writer = await asyncio.open_connection(*server.getsockname())
+        server.accept()[0].close()
+        writer.write(b"beat")
+        writer.write(b"beat")
+        with pytest.raises(BrokenPipeError):
+            await reader.read(1)

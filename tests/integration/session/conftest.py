@@ -123,15 +123,20 @@ class Fleet:
             self.poll()
             return all(worker.code is not None for worker in self.workers.values())
 
+        self._until(all_over, "the end of all workers")
+        return {member: worker.code for member, worker in self.workers.items()}
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits for a condition; where it does not come true, it is seen why."""
         try:
-            until(all_over, "the end of all workers")
+            until(condition, what)
         except AssertionError:
             self._show()
             raise
-        return {member: worker.code for member, worker in self.workers.items()}
 
     def _show(self) -> None:
         """Prints where the workers are that have not ended, and what all have printed."""
+        self.poll()
         for worker in self.workers.values():
             if worker.code is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -161,11 +166,13 @@ class Fleet:
 
     def wait_for_step(self, member: str, step: int) -> None:
         """Waits until a member has committed a step."""
-        until(lambda: any(row["step"] >= step for row in self.rows(member, "step")), f"step {step} of {member}")
+        self._until(lambda: any(row["step"] >= step for row in self.rows(member, "step")), f"step {step} of {member}")
 
     def wait_for_leave(self, member: str, gone: str) -> None:
         """Waits until work has gone on at a member after another one was lost or left."""
-        until(lambda: any(gone in row["lost"] for row in self.rows(member, "membership")), f"{member} without {gone}")
+        self._until(
+            lambda: any(gone in row["lost"] for row in self.rows(member, "membership")), f"{member} without {gone}"
+        )
 
     def wardens(self) -> list[int]:
         """Returns the wardens of this group's workers that still live."""

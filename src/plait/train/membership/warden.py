@@ -235,8 +235,8 @@ class Warden:
                             return False
                     else:
                         self._from_peer(peer, value)
-        except ConnectionResetError:
-            pass
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # its socket is closed; which of the two comes depends on whether its end was seen before the reset
         except (OSError, ValueError):
             lost_for_sure = False
         if peer is not None and self.peers.get(peer.name) is peer and lost_for_sure:
